@@ -113,6 +113,24 @@ def test_a_source_without_a_teacher_is_refused_before_the_run(rows):
     read("maze: x, sort: y", "evaluate=true")  # which asks no teacher
 
 
+@pytest.mark.parametrize("reward", ["geneval", "geneval_zero_shot"])
+def test_networks_inside_a_reward_are_not_loaded_by_the_checks(reward, monkeypatch):
+    monkeypatch.setattr("tandem.rewards.detection.network", None)
+    read_inputs(compose(["model=tiny_flow", f"reward={reward}", "dry_run=true"]))
+
+
+def test_a_reward_from_outside_that_is_an_object_is_not_built_by_the_checks(tmp_path, monkeypatch):
+    (tmp_path / "heavy_reward.py").write_text(HEAVY)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["plugins=[heavy_reward]", "reward=Heavy", "data=sort_letters"]
+    read_inputs(compose(words))
+    built = sys.modules["heavy_reward"].BUILT
+    assert built == []
+    build(compose(words).reward.Heavy)
+    assert built == ["somewhere"]
+    monkeypatch.delitem(sys.modules, "heavy_reward")
+
+
 def test_the_algorithm_is_built_once_for_all_checks_of_the_data(monkeypatch, rows):
     built = []
     monkeypatch.setattr("tandem.launch.inputs.build", lambda x: built.append(x) or build(x))
@@ -141,6 +159,22 @@ def test_a_folder_of_engines_that_cannot_be_is_refused_before_anything_is_loaded
     check_folders(for_another_machine, check(for_another_machine), tmp_path / "run", "train")
 
 
+HEAVY = """
+from tandem import register_reward
+from tandem.rewards import batched
+
+BUILT = []
+
+
+@register_reward
+@batched
+class Heavy:
+    def __init__(self, weights: str = "somewhere") -> None:
+        BUILT.append(weights)
+
+    def __call__(self, outputs, prompts):
+        return [1.0 for _ in outputs]
+"""
 GUIDED = {
     "tiny_flow": ("rollout.guidance_scale", "model.negative_prompt"),
     "tiny_chain": ("rollout.picture.guidance_scale", "model.picture.negative_prompt"),

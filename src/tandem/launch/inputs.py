@@ -13,7 +13,7 @@ from tandem.config import ConfigError, build
 from tandem.config.plain import iterate_leaves, to_plain
 from tandem.config.refusals import refusing
 from tandem.config.targets import resolve
-from tandem.contracts import facts_of
+from tandem.contracts import facts_of, is_foreign
 from tandem.data import Data
 from tandem.policies.teachers import rows_by_teacher
 from tandem.record.terminal import starting
@@ -36,9 +36,9 @@ def read_inputs(cfg: DictConfig) -> Data | None:
     """
     check_places(cfg)
     with refusing():
-        rewards = {  # building one with a network would load it
-            name: build(node) for name, node in cfg.reward.items() if "path" not in node.function
-        }
+        for node in cfg.reward.values():
+            if not may_load_weights(node.function):
+                build(node)
         if cfg.dry_run and must_be_downloaded(cfg):
             return None
         with starting(f"data={cfg.choices.data}"):
@@ -46,7 +46,10 @@ def read_inputs(cfg: DictConfig) -> Data | None:
     check_judges(data, cfg)
     algorithm = build(cfg.algorithm)
     check_split(data, algorithm, cfg)
-    reading = {name for name, one in rewards.items() if "answer" in facts_of(one.function).reads}
+    functions = {
+        name: resolve(node.function["_target_"], name) for name, node in cfg.reward.items()
+    }
+    reading = {name for name, one in functions.items() if "answer" in facts_of(one).reads}
     check_answers(data, reading, algorithm, cfg)
     check_usable(data, algorithm, cfg)
     if not cfg.evaluate:
@@ -135,6 +138,14 @@ def check_sources(data: Data, algorithm: Algorithm) -> None:
     prompts = data.splits[training_split(algorithm.needs)]
     with refusing():
         [*rows_by_teacher(prompts, algorithm.teachers.folders)]
+
+
+def may_load_weights(function: DictConfig) -> bool:
+    """Whether building the function of a reward may load a network: an object from outside the
+    package, or one of the package with a `path`, also that of a part of it."""
+    paths = (key.rpartition(".")[2] == "path" for key, _ in iterate_leaves(to_plain(function)))
+    bound = function.get("_partial_", False)
+    return any(paths) or (not bound and is_foreign(resolve(function["_target_"], "reward")))
 
 
 def must_be_downloaded(cfg: DictConfig) -> bool:
