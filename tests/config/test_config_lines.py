@@ -546,6 +546,11 @@ WRONG = {
         "algorithm/weights=constant_length: gmpo has one ratio per sample; set "
         "algorithm/weights=sequence_mean or sequence_sum"
     ),
+    "evaluation.split=test": (
+        "evaluation.split=test is for evaluate=true, and training is measured on the eval prompts; "
+        "leave it out, and measure the run afterwards with resume=RUN evaluate=true "
+        "evaluation.split=test"
+    ),
     "~recipe algorithm/loss=group_preference algorithm/weights=token_mean": (
         "algorithm/weights=token_mean: group_preference has one value for all steps of a row; set "
         "algorithm/weights=sequence_mean"

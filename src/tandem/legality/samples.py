@@ -196,6 +196,17 @@ def datasets_name_their_rewards(case: Case) -> Iterator[str]:
         )
 
 
+def the_test_prompts_wait_for_an_evaluation(case: Case) -> Iterator[str]:
+    """A training run measures the eval prompts, by which its settings are chosen."""
+    split = case.plan.evaluation.split
+    if split != "eval" and not case.plan.evaluate:
+        yield (
+            f"evaluation.split={split} is for evaluate=true, and training is measured on the eval "
+            f"prompts; leave it out, and measure the run afterwards with resume=RUN evaluate=true "
+            f"evaluation.split={split}"
+        )
+
+
 def datasets_of(data: Part) -> dict[str, Mapping[str, Any]]:
     """The numbers of each dataset of a mixture, by name."""
     if not facts_of(data.target).mixes:
@@ -216,5 +227,6 @@ RULES = (
     ranges_rise,
     datasets_have_their_numbers,
     datasets_name_their_rewards,
+    the_test_prompts_wait_for_an_evaluation,
 )
 KINDS = (data_ask_for_what_is_made, rewards_read_what_is_made, rewards_of_films_see_films)
