@@ -255,6 +255,13 @@ def test_help_knows_a_key_that_is_at_its_default_and_a_group_that_nothing_is_cho
     assert help_of(["experiment"]).startswith("experiment=... has 0 options")
 
 
+@pytest.mark.parametrize(("key", "default"), [("trainer.offload", "[]"), ("algorithm.ema", "{}")])
+def test_help_shows_a_default_that_is_made_for_each_call(key, default):
+    text = help_of([key])
+    assert "factory" not in text
+    assert default in text
+
+
 def test_help_of_a_key_says_what_it_means_who_set_it_and_who_reads_it():
     rows = help_of(["algorithm.loss.clip_high"]).splitlines()
     assert rows[:7] == [

@@ -14,10 +14,17 @@ def one(output, prompt): return 1.0
 def brief(output, prompt): return 1.0
 """
 ANSWERS = {
-    "model=Qwen/Qwen3-0.6B": "model=hf model.path=Qwen/Qwen3-0.6B",
+    "model=Qwen/Qwen3-0.6B": "model=qwen3_0_6b",
+    "model=black-forest-labs/FLUX.1-dev": "model=flux1_dev",
+    "model=Wan-AI/Wan2.2-TI2V-5B-Diffusers": "model=wan2_2_5b or model=wan2_2_5b_i2v",
+    "model=Qwen/Qwen2.5-7B": "model=hf model.path=Qwen/Qwen2.5-7B",
     "model=gpt2": "model=hf model.path=gpt2",
     "reward=my.py": "plugins=[my] reward=NAME, where NAME is one of its functions "
     "with @register_reward",
+    "reward=../there/my.py": "plugins=[my] reward=NAME, where NAME is one of its functions "
+    "with @register_reward, in the folder ../there",
+    "reward=/away/my.py": "plugins=[my] reward=NAME, where NAME is one of its functions "
+    "with @register_reward, in the folder /away",
     "reward=own/calm.py": "plugins=[own.calm] reward=[calm,brief]",
     "data=prompts.jsonl": "data=jsonl data.path=prompts.jsonl",
     "data=own/rows.csv": "data=hub data.name=own data.split.subset=null data.columns.prompt=COLUMN "

@@ -8,6 +8,7 @@ from lightning.pytorch.accelerators import MPSAccelerator
 
 from tandem import config
 from tandem.config import ConfigError, compose
+from tandem.config.experiments import record_overrides
 from tandem.launch.devices import check_accelerator, check_devices, device_of_rank
 from tandem.launch.engine_check import check_engine
 from tandem.launch.initial_weights import check_start, starting_weights
@@ -80,6 +81,19 @@ def test_a_warm_start_is_a_run_that_is_trained(word):
 def test_a_wrong_override_of_a_warm_start_is_named_as_one(word, said):
     with pytest.raises(ConfigError, match=f"^warm_start: {said}$"):
         check_start(compose([f"warm_start=['{word}']"]))
+
+
+@pytest.mark.parametrize("start", ["warm_start=['algorithm=sft']", "warm_start=null", None])
+def test_a_warm_start_is_not_typed_beside_weights_to_continue_from(tmp_path, start):
+    run = write(tmp_path / "run", "config.yaml", "model/config.json")
+    words = [f"continue_from={run}", *([start] if start else [])]
+    cfg = compose(words)
+    record_overrides(cfg, words)
+    if start is None or start.endswith("null"):
+        assert check_start(cfg) is None
+        return
+    with pytest.raises(ConfigError, match="trains weights to begin with, and continue_from="):
+        check_start(cfg)
 
 
 def test_a_warm_start_of_nothing_is_refused():

@@ -118,7 +118,7 @@ def shorten(value: object) -> str:
     """A value as it is shown: of a node its function or braces."""
     if isinstance(value, Mapping):
         target = str(value.get("_target_", "")).rpartition(".")[2]
-        return target or "{...}"
+        return target or ("{...}" if value else "{}")
     if value is inspect.Parameter.empty:
         return "???"
     if inspect.isroutine(value) or inspect.isclass(value):

@@ -6,6 +6,7 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -185,8 +186,12 @@ def _arguments(node: object, annotation: object) -> dict[str, tuple[object, obje
 def _function_keys(function: Callable, node: Mapping) -> dict[str, tuple[object, object, str]]:
     """The arguments that a node gives to its function, or may give."""
     comments = read_meanings(function)
+    made = (
+        {} if not is_dataclass(function) else {x.name: x.default_factory for x in fields(function)}
+    )
+    made = {name: make() for name, make in made.items() if make is not MISSING}
     return {
-        name: (p.annotation, p.default, comments.get(name, ""))
+        name: (p.annotation, made.get(name, p.default), comments.get(name, ""))
         for name, p in signature(function).parameters.items()
         if p.kind in BY_NAME and (name in node or not ("_partial_" in node and comes_later(p)))
     }

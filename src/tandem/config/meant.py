@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from tandem.config.own_targets import conf_folder
+
 NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")  # of a model or a dataset of the hub
 READERS = {".jsonl": "jsonl", ".txt": "text"}
 TABLES = (".csv", ".parquet")  # read through their folder
@@ -27,8 +29,18 @@ def is_path(name: str) -> bool:
 
 
 def _model(name: str) -> str | None:
+    own = [
+        path for path in sorted((conf_folder() / "model").glob("[!_]*.yaml")) if _loads(path, name)
+    ]
+    if own:
+        return " or ".join(f"model={path.stem}" for path in own)
     is_there = Path(name).expanduser().is_dir()
     return f"model=hf model.path={name}" if is_there or NAME.fullmatch(name) else None
+
+
+def _loads(preset: Path, name: str) -> bool:
+    """Whether a preset is this model of the hub."""
+    return f"\n  path: {name}\n" in preset.read_text(encoding="utf-8")
 
 
 def _data(name: str) -> str | None:
@@ -49,11 +61,12 @@ def _reward(name: str) -> str | None:
     path = Path(name)
     if path.suffix != ".py":
         return None
-    module = ".".join(path.with_suffix("").parts).lstrip(".")
+    here = not path.is_absolute() and path.parts[0] not in ("..", "~")
+    module = ".".join(path.with_suffix("").parts).lstrip(".") if here else path.stem
     own = ",".join(_list_rewards(path)) if path.is_file() else ""
     chosen = f"reward=[{own}]" if "," in own else f"reward={own or 'NAME'}"
     told = "" if own else ", where NAME is one of its functions with @register_reward"
-    return f"plugins=[{module}] {chosen}{told}"
+    return f"plugins=[{module}] {chosen}{told}{'' if here else f', in the folder {path.parent}'}"
 
 
 def _list_rewards(path: Path) -> list[str]:

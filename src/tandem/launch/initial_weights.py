@@ -47,6 +47,7 @@ def check_start(cfg: DictConfig, *, recorded: bool = False) -> DictConfig | None
     check_teachers(cfg)
     check_machine(cfg)
     if cfg.continue_from is not None:
+        refuse_two_starts(cfg)
         finished_model(run := Path(cfg.continue_from))
         if quantized_keys(cfg):
             refuse_rounding_again(cfg, read_run(run), f"continue_from={run}")
@@ -56,6 +57,17 @@ def check_start(cfg: DictConfig, *, recorded: bool = False) -> DictConfig | None
         refuse_rounding_again(cfg, start, "warm_start")
         return start
     return None
+
+
+def refuse_two_starts(cfg: DictConfig) -> None:
+    """Refuse a warm start that was typed beside `continue_from`, which takes the place of a
+    preset's own."""
+    typed = [part.input_line for part in parse(cfg.overrides) if part.key_or_group == "warm_start"]
+    if typed and cfg.warm_start is not None:
+        raise ConfigError(
+            f"{typed[-1]} trains weights to begin with, and continue_from={cfg.continue_from} has "
+            "them; leave one of the two out"
+        )
 
 
 def check_warm_start(start: DictConfig, *, recorded: bool) -> None:
