@@ -9,9 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tandem.contracts import need_extra, register_dataset
+from tandem.contracts import register_dataset
 from tandem.data.columns import (
-    ANSWERS,
     Columns,
     Stored,
     cell,
@@ -22,18 +21,16 @@ from tandem.data.columns import (
 )
 from tandem.data.decoding import Decoding, read_file
 from tandem.data.images import KEY, holds_pictures
-from tandem.data.pictures import KEY as ANSWER
 from tandem.data.pictures import Resize, sizes_of
 from tandem.data.records import AS_CHAT, Data, InvalidRow, Rows, StreamMaker, Wording, prompt_id
 from tandem.data.rows import assemble, check_rows
 from tandem.data.splits import check_share
 from tandem.data.stream import PromptStream
+from tandem.data.table import read_table
 from tandem.types import Prompt
 
 if TYPE_CHECKING:
     import datasets
-
-BYTES = ("binary", "large_binary")  # column types that may hold picture files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,20 +86,7 @@ def load_rows(
 ) -> Rows:
     """The rows of a split of a dataset on the hub, with the named columns.
     Raises ValueError for a split without a usable row."""
-    try:
-        import datasets
-    except ImportError:
-        raise ValueError(need_extra("data=hub", "hub")) from None
-    try:
-        table = datasets.load_dataset(name, subset, split=split)
-    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(
-            f"data.name={name} (data.split: subset {subset}, split {split}): {reason}"
-        ) from None
-    _check_columns(name, columns, table.features)
-    pictures = _picture_columns(table.features, columns)
-    table = _without_decoding(table, columns)
+    table, pictures = read_table(name, subset, split, columns)
     kept = _distinct(table, columns.prompt) if unique else range(len(table))
     file, answers = f"{name}:{split}", Decoding(exact=True, sizes=sizes_of(resize))
     stored = partial(_with_stored_pictures, table, pictures)
@@ -118,60 +102,6 @@ def load_rows(
         raise ValueError(f"data.name={name}: no usable row among {len(rows.bad)} of {split}{first}")
     prompts = tuple(wording.put(prompt) for prompt in rows.prompts)
     return replace(rows, prompts=prompts, bad=(*rows.bad, *_repeats(kept, len(table), file)))
-
-
-def _picture_columns(features: Mapping, columns: Columns) -> tuple[str, ...]:
-    """The columns with pictures, as images or bytes. Raises ValueError for a column that holds no
-    pictures but should."""
-    import datasets
-
-    found = [name for name, kind in features.items() if isinstance(_item(kind), datasets.Image)]
-    for option, column in columns.by_field.items():
-        inner = _item(features.get(column))
-        of_bytes = isinstance(inner, datasets.Value) and inner.dtype in BYTES
-        if of_bytes and option in (*ANSWERS, "images"):
-            found.append(column)
-        elif not of_bytes and column not in found and option in ("images", "picture"):
-            raise ValueError(f"data.columns.{option}={column} holds {inner}, not pictures")
-    if ANSWER in found and ANSWER not in {*columns.by_field, *columns.by_field.values()}:
-        said = f"has pictures in its column `{ANSWER}`; to train on them"
-        raise ValueError(f"{said}, set data.columns.{ANSWER}={ANSWER}")
-    return tuple(found)
-
-
-def _item(feature: object) -> object:
-    """The kind of the values in a column of lists, or of any other column."""
-    import datasets
-
-    return feature.feature if isinstance(feature, datasets.List) else feature
-
-
-def _without_decoding(table: datasets.Dataset, columns: Columns) -> datasets.Dataset:
-    """The table with undecoded pictures, and without other columns that need decoding, such as
-    sound, unless they are named: their package may be missing, and one damaged file would end the
-    reading of all rows."""
-    import datasets
-
-    raw = datasets.Image(decode=False)
-    for column, kind in table.features.items():
-        if isinstance(inner := _item(kind), datasets.Image):
-            table = table.cast_column(column, raw if inner is kind else datasets.List(raw))
-    named = {column.partition(".")[0] for column in columns.by_field.values()}
-    opaque = [name for name, kind in table.features.items() if _is_opaque(kind)]
-    return table.remove_columns([name for name in opaque if name not in named])
-
-
-def _is_opaque(kind: object) -> bool:
-    """Whether values of a column are files that another package reads; JSON is none."""
-    import datasets
-    from datasets.features.features import require_decoding
-
-    match kind:
-        case dict():
-            return any(map(_is_opaque, kind.values()))
-        case datasets.List() | datasets.LargeList():
-            return _is_opaque(kind.feature)
-    return require_decoding(kind) and type(kind).__name__ != "Json"
 
 
 def _with_stored_pictures(
@@ -228,16 +158,3 @@ def _repeats(kept: Sequence[int], there: int, file: str) -> tuple[InvalidRow, ..
     first = next(place for place, number in enumerate([*kept, there]) if place != number)
     reason = f"repeats a question, as {there - len(kept)} rows do (data.unique)"
     return (InvalidRow(file=file, line=first + 1, reason=reason),)
-
-
-def _check_columns(name: str, columns: Columns, features: Mapping) -> None:
-    for option, column in columns.by_field.items():
-        within = features
-        for part in column.split("."):
-            parts = within if isinstance(within, Mapping) else {}
-            if part not in parts:
-                there = sorted(parts) or "no parts"
-                raise ValueError(
-                    f"data.columns.{option}={column}: {name} has no such column, only {there}"
-                )
-            within = parts[part]
