@@ -18,6 +18,7 @@ from tandem.data.pictures import Resize, with_pictures, with_size
 from tandem.types import Picture, Prompt
 
 ANSWERS = (ANSWER, "chosen", "rejected")  # columns whose pictures are training targets
+EXACT = 1 << 53  # up to here a float holds every integer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +102,12 @@ def to_row(row: Mapping, columns: Columns, answers: Decoding) -> dict:
 
 def with_whole_answer(row: dict) -> dict:
     """The row with the answer 5 for 5.0, and with none for NaN: Arrow stores a column of integers
-    with gaps, or of integers and fractions, as floats."""
+    with gaps, or of integers and fractions, as floats. Beyond `EXACT` the digits of a float are not
+    those of any integer that was stored."""
     match row.get("answer"):
         case float(number) if math.isnan(number):
             return {**row, "answer": None}
-        case float(number) if number.is_integer():
+        case float(number) if number.is_integer() and abs(number) <= EXACT:
             return {**row, "answer": int(number)}
     return row
 

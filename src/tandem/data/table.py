@@ -22,10 +22,13 @@ def read_table(
     be read or lacks a named column."""
     try:
         import datasets
+        from datasets.packaged_modules.csv.csv import Csv
     except ImportError:
         raise ValueError(need_extra("data=hub", "hub")) from None
     try:
-        table = datasets.load_dataset(name, subset, split=split)
+        builder = datasets.load_dataset_builder(name, subset)
+        options = _options_as_written(columns) if isinstance(builder, Csv) else {}
+        table = datasets.load_dataset(name, subset, split=split, **options)
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(
@@ -33,6 +36,13 @@ def read_table(
         ) from None
     _check_columns(name, columns, table.features)
     return _without_decoding(table, columns), _picture_columns(table.features, columns)
+
+
+def _options_as_written(columns: Columns) -> dict[str, object]:
+    """Options for the cells of a CSV: 007 of a named column stays 007, not 7, and the text NA
+    stays. An empty cell is null, so that a column of numbers with gaps is still one of numbers."""
+    texts = dict.fromkeys(columns.by_field.values(), str)
+    return {"converters": texts, "keep_default_na": False, "na_values": [""]}
 
 
 def _check_columns(name: str, columns: Columns, features: Mapping) -> None:

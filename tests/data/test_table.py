@@ -1,0 +1,52 @@
+"""Tables as people write them: CSV, dotted names, chats, and pictures of pandas and polars."""
+
+from functools import partial
+
+import pytest
+
+from tandem.data.hub import Columns, Split, hub
+
+datasets = pytest.importorskip("datasets")
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+ALL = Split(held_out=0.0)
+PAIR = Columns(prompt="q", answer="a")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def file_of(path, name, content):
+    """A function that reads a folder with one file."""
+    path.mkdir()
+    (path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return partial(hub, name=str(path), split=ALL, seed=0)
+
+
+def parquet_of(path, columns):
+    path.mkdir()
+    pq.write_table(pa.table(columns), path / "train.parquet")
+    return partial(hub, name=str(path), split=ALL, seed=0)
+
+
+ODD = ["007", "1.50", "NA", "None", "null", "nan", " x", "12345678901234567890"]
+
+
+@pytest.mark.parametrize("name", ["train.csv", "train.tsv"])
+def test_named_columns_of_a_csv_are_read_as_they_are_written(tmp_path, name):
+    """An empty cell is null. Numbers of other columns stay numbers."""
+    rows = [f"{i}?,{answer},{i}" for i, answer in enumerate(ODD)] + ["8?,,", "NA,2,9"]
+    text = "\n".join(["q,a,level", *rows])
+    load = file_of(tmp_path / "csv", name, text.replace(",", "\t" if "tsv" in name else ","))
+    data = load(columns=PAIR)
+    assert [prompt.answer for prompt in data.train] == [*ODD, None, "2"]
+    assert [prompt.fields["level"] for prompt in data.train] == [*range(8), None, 9]
+    assert data.train[-1].messages[0]["content"] == "NA" and data.quarantine == ()
+
+
+def test_a_whole_number_beyond_a_float_gets_no_digits_that_nobody_wrote(tmp_path):
+    load = parquet_of(tmp_path / "far", {"q": ["a", "b"], "a": [6.02e23, 4.0]})
+    assert [prompt.answer for prompt in load(columns=PAIR).train] == ["6.02e+23", "4"]
