@@ -50,3 +50,38 @@ def test_named_columns_of_a_csv_are_read_as_they_are_written(tmp_path, name):
 def test_a_whole_number_beyond_a_float_gets_no_digits_that_nobody_wrote(tmp_path):
     load = parquet_of(tmp_path / "far", {"q": ["a", "b"], "a": [6.02e23, 4.0]})
     assert [prompt.answer for prompt in load(columns=PAIR).train] == ["6.02e+23", "4"]
+
+
+SAID = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]
+
+
+def test_a_chat_that_ends_with_its_answer_is_a_demonstration(tmp_path):
+    longer = [*SAID, {"role": "user", "content": "And 3+3?"}, {"role": "assistant", "content": "6"}]
+    load = parquet_of(tmp_path / "chats", {"messages": [SAID, longer], "right": ["four", "six"]})
+    first, second = load(columns=Columns(prompt="messages")).demonstrations
+    assert (list(first.messages), first.answer) == (SAID[:1], "4")
+    assert (list(second.messages), second.answer) == (longer[:3], "6")
+    named = load(columns=Columns(prompt="messages", answer="right")).train
+    assert [(len(p.messages), p.answer) for p in named] == [(1, "four"), (3, "six")]
+
+
+def test_a_preference_whose_question_is_in_its_answers_is_a_pair(tmp_path):
+    worse = [SAID[0], {"role": "assistant", "content": "5"}]
+    load = parquet_of(tmp_path / "pairs", {"chosen": [SAID], "rejected": [worse]})
+    (pair,) = load(columns=Columns(prompt="chosen", chosen="chosen", rejected="rejected")).pairs
+    assert (list(pair.messages), pair.chosen, pair.rejected) == (SAID[:1], "4", "5")
+    assert pair.answer is None
+
+
+def test_a_question_is_repeated_whatever_was_answered(tmp_path):
+    again = [SAID[0], {"role": "assistant", "content": "four"}]
+    load = parquet_of(tmp_path / "chats", {"messages": [SAID, again]})
+    (kept,) = load(columns=Columns(prompt="messages"), unique=True).train
+    assert kept.answer == "4"
+
+
+def test_a_chat_whose_last_turn_is_no_text_is_refused_by_that_turn(tmp_path):
+    call = {"role": "assistant", "content": "", "tool_calls": ["add(1, 1)"]}
+    load = parquet_of(tmp_path / "calls", {"messages": [[SAID[0], call]]})
+    with pytest.raises(ValueError, match="row 1: message 2: `tool_calls` must be text, not a list"):
+        load(columns=Columns(prompt="messages"))

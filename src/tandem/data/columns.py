@@ -27,7 +27,9 @@ class Columns:
     columns become fields, except those called `prompt`, `messages`, `answer`, `chosen`, `rejected`,
     `id` or `source`, as keys of a row: they are left out, since their meaning is not known."""
 
-    prompt: str  # column of the question: a text, or a list of messages
+    # Column of the question: a text, or a list of messages. A last turn of the assistant is the
+    # answer, where neither `answer` nor a pair nor a picture is named.
+    prompt: str
     answer: str | None = None  # column of the right answer; a.b is field b of column a; null: none
     # Column of the better answer: a text, messages that end with it, or an image.
     chosen: str | None = None
@@ -89,15 +91,28 @@ def to_row(row: Mapping, columns: Columns, answers: Decoding) -> dict:
         decode = answers if name in ANSWERS else SHOWN
         decode = answers.for_second(read.get("chosen")) if name == "rejected" else decode
         read[name] = show_files(name, cell(row, column, option=name), decode)
-    question, used = read.pop("prompt"), (*OWN_KEYS, *named.values())
-    read["answer"] = _answer(read.get("answer"), columns)
+    question, last = split_chat(read.pop("prompt"))
+    is_named = not named.keys().isdisjoint(("answer", *ANSWERS))
+    read["answer"] = _answer(read.get("answer") if is_named else last, columns)
     if "images" in read:
         read["images"] = [] if read["images"] is None else values_of(read["images"])
     for side in {"chosen", "rejected"} & read.keys():
         read[side] = _last_turn(read[side])
     # A column read in part also becomes a field; unnamed files do not.
+    used = (*OWN_KEYS, *named.values())
     rest = {key: said for key, said in row.items() if key not in used and not _is_stored(said)}
     return {"messages" if isinstance(question, list) else "prompt": question, **rest, **read}
+
+
+def split_chat(said: object) -> tuple[object, str | None]:
+    """A question, and its answer if it is a chat that ends with one in text. Any other last turn of
+    the assistant stays, and is refused with the chat."""
+    match said:
+        case [*asked, {"role": "assistant", "content": str(answer), **others}] if all(
+            isinstance(one, str | None) for one in others.values()
+        ):
+            return asked, answer
+    return said, None
 
 
 def with_whole_answer(row: dict) -> dict:

@@ -15,6 +15,7 @@ from tandem.data.columns import (
     Stored,
     cell,
     show_fields,
+    split_chat,
     to_row,
     with_own_pictures,
     with_whole_answer,
@@ -147,7 +148,8 @@ def _distinct(table: datasets.Dataset, column: str) -> list[int]:
     """The first row of each question; reads only the column of questions."""
     places: dict[int, int] = {}
     for place, row in enumerate(table.select_columns([column.partition(".")[0]])):
-        places.setdefault(prompt_id(json.dumps(cell(row, column, option="prompt"))), place)
+        question, _ = split_chat(cell(row, column, option="prompt"))
+        places.setdefault(prompt_id(json.dumps(question)), place)
     return [*places.values()]
 
 
