@@ -80,6 +80,28 @@ def test_a_question_is_repeated_whatever_was_answered(tmp_path):
     assert kept.answer == "4"
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("train.csv", b"q,a\nx\xe9,1\n", "'utf-8' codec can't decode byte 0xe9"),
+        ("train.csv", b"q,a\n1,2\n1,2,3,4\n", "Expected 2 fields in line 3, saw 4"),
+        ("train.jsonl", b'{"q":"a","a":"b"}\n{"q":"a",\n', "JSON parse error: .* in row 1"),
+    ],
+)
+def test_a_damaged_table_is_refused_with_what_is_wrong_in_it(tmp_path, name, content, said):
+    load = file_of(tmp_path / "broken", name, content)
+    with pytest.raises(ValueError, match=rf"^data\.name=.*broken .*: .*{said}") as caught:
+        load(columns=PAIR)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_with_other_columns_are_refused_with_the_columns(tmp_path):
+    load = file_of(tmp_path / "broken", "a.jsonl", '{"q": "a", "a": "b"}')
+    (tmp_path / "broken" / "b.jsonl").write_text('{"q": "a", "other": [1]}')
+    with pytest.raises(ValueError, match=r"other: list<.* because column names don't match$"):
+        load(columns=PAIR)
+
+
 def test_a_chat_whose_last_turn_is_no_text_is_refused_by_that_turn(tmp_path):
     call = {"role": "assistant", "content": "", "tool_calls": ["add(1, 1)"]}
     load = parquet_of(tmp_path / "calls", {"messages": [[SAID[0], call]]})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from tandem.contracts import need_extra
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     import datasets
 
 BYTES = ("binary", "large_binary")  # column types that may hold picture files
+LONGEST_REASON = 500  # characters
 
 
 def read_table(
@@ -30,12 +32,19 @@ def read_table(
         options = _options_as_written(columns) if isinstance(builder, Csv) else {}
         table = datasets.load_dataset(name, subset, split=split, **options)
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(
-            f"data.name={name} (data.split: subset {subset}, split {split}): {reason}"
-        ) from None
+        where = f"data.name={name} (data.split: subset {subset}, split {split})"
+        raise ValueError(f"{where}: {_reason_of(error)}") from None
     _check_columns(name, columns, table.features)
     return _without_decoding(table, columns), _picture_columns(table.features, columns)
+
+
+def _reason_of(error: Exception) -> str:
+    """What is wrong, in one line: of a damaged file, the cause of the error alone says it."""
+    import datasets
+
+    if isinstance(error, datasets.exceptions.DatasetGenerationError) and error.__cause__:
+        return shorten(str(error.__cause__), LONGEST_REASON, placeholder=" ...")
+    return str(error).strip().splitlines()[0]
 
 
 def _options_as_written(columns: Columns) -> dict[str, object]:
