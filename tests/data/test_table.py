@@ -1,8 +1,10 @@
 """Tables as people write them: CSV, dotted names, chats, and pictures of pandas and polars."""
 
+import io
 from functools import partial
 
 import pytest
+from PIL import Image
 
 from tandem.data.hub import Columns, Split, hub
 
@@ -30,6 +32,12 @@ def parquet_of(path, columns):
     path.mkdir()
     pq.write_table(pa.table(columns), path / "train.parquet")
     return partial(hub, name=str(path), split=ALL, seed=0)
+
+
+def png(colour):
+    file = io.BytesIO()
+    Image.new("RGB", (6, 4), colour).save(file, format="PNG")
+    return file.getvalue()
 
 
 ODD = ["007", "1.50", "NA", "None", "null", "nan", " x", "12345678901234567890"]
@@ -100,6 +108,36 @@ def test_files_with_other_columns_are_refused_with_the_columns(tmp_path):
     (tmp_path / "broken" / "b.jsonl").write_text('{"q": "a", "other": [1]}')
     with pytest.raises(ValueError, match=r"other: list<.* because column names don't match$"):
         load(columns=PAIR)
+
+
+FILE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+STORED = {
+    "pandas": (pa.list_(FILE), lambda file: [{"bytes": file, "path": None}]),
+    "pandas, one": (FILE, lambda file: {"bytes": file, "path": None}),
+    "polars": (pa.large_list(pa.large_binary()), lambda file: [file]),
+    "bytes": (pa.list_(pa.binary()), lambda file: [file]),
+}
+
+
+@pytest.mark.parametrize("writer", STORED)
+def test_pictures_of_any_writer_are_shown(tmp_path, writer):
+    kind, stored = STORED[writer]
+    files = pa.array([stored(png("red")), stored(png("blue"))], kind)
+    load = parquet_of(tmp_path / "shown", {"q": ["colour?"] * 2, "images": files})
+    data = load(columns=Columns(prompt="q", images="images"))
+    seen = [prompt.images[0].load()[0, 0].tolist() for prompt in data.train]
+    assert seen == [[255, 0, 0], [0, 0, 255]] and data.quarantine == ()
+
+
+def test_long_lists_of_pictures_are_not_decoded_by_the_table(tmp_path):
+    kinds = {"q": datasets.Value("string"), "images": datasets.LargeList(datasets.Image())}
+    rows = {"q": ["a", "b"], "images": [[{"bytes": x, "path": None}] for x in (png("red"), b"cut")]}
+    table = datasets.Dataset.from_dict(rows, features=datasets.Features(kinds))
+    (tmp_path / "long").mkdir()
+    table.to_parquet(tmp_path / "long" / "train.parquet")
+    columns = Columns(prompt="q", images="images")
+    data = hub(name=str(tmp_path / "long"), split=ALL, columns=columns, seed=0)
+    assert len(data.train) == 1 and data.quarantine[0].reason == "`images`: images is no picture"
 
 
 def test_a_chat_whose_last_turn_is_no_text_is_refused_by_that_turn(tmp_path):

@@ -75,7 +75,7 @@ def _picture_columns(features: Mapping, columns: Columns) -> tuple[str, ...]:
     found = [name for name, kind in features.items() if isinstance(_item(kind), datasets.Image)]
     for option, column in columns.by_field.items():
         inner = _item(features.get(column))
-        of_bytes = isinstance(inner, datasets.Value) and inner.dtype in BYTES
+        of_bytes = _holds_bytes(inner)
         if of_bytes and option in (*ANSWERS, "images"):
             found.append(column)
         elif not of_bytes and column not in found and option in ("images", "picture"):
@@ -90,7 +90,18 @@ def _item(feature: object) -> object:
     """The kind of the values in a column of lists, or of any other column."""
     import datasets
 
-    return feature.feature if isinstance(feature, datasets.List) else feature
+    return feature.feature if isinstance(feature, datasets.List | datasets.LargeList) else feature
+
+
+def _holds_bytes(kind: object) -> bool:
+    """Whether values are bytes, alone or as in an image feature, which other writers store as a
+    plain structure."""
+    import datasets
+
+    match kind:
+        case {"bytes": datasets.Value(dtype=held)} | datasets.Value(dtype=held):
+            return held in BYTES
+    return False
 
 
 def _without_decoding(table: datasets.Dataset, columns: Columns) -> datasets.Dataset:
@@ -102,7 +113,7 @@ def _without_decoding(table: datasets.Dataset, columns: Columns) -> datasets.Dat
     raw = datasets.Image(decode=False)
     for column, kind in table.features.items():
         if isinstance(inner := _item(kind), datasets.Image):
-            table = table.cast_column(column, raw if inner is kind else datasets.List(raw))
+            table = table.cast_column(column, raw if inner is kind else type(kind)(raw))
     named = {column.partition(".")[0] for column in columns.by_field.values()}
     opaque = [name for name, kind in table.features.items() if _is_opaque(kind)]
     return table.remove_columns([name for name in opaque if name not in named])
