@@ -1,6 +1,7 @@
 """Tables as people write them: CSV, dotted names, chats, and pictures of pandas and polars."""
 
 import io
+import itertools
 from functools import partial
 
 import pytest
@@ -111,8 +112,9 @@ def test_files_with_other_columns_are_refused_with_the_columns(tmp_path):
 
 
 FILE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+NUMBERS = itertools.count()  # equal files may have different names
 STORED = {
-    "pandas": (pa.list_(FILE), lambda file: [{"bytes": file, "path": None}]),
+    "pandas": (pa.list_(FILE), lambda file: [{"bytes": file, "path": f"{next(NUMBERS)}.png"}]),
     "pandas, one": (FILE, lambda file: {"bytes": file, "path": None}),
     "polars": (pa.large_list(pa.large_binary()), lambda file: [file]),
     "bytes": (pa.list_(pa.binary()), lambda file: [file]),
@@ -138,6 +140,15 @@ def test_long_lists_of_pictures_are_not_decoded_by_the_table(tmp_path):
     columns = Columns(prompt="q", images="images")
     data = hub(name=str(tmp_path / "long"), split=ALL, columns=columns, seed=0)
     assert len(data.train) == 1 and data.quarantine[0].reason == "`images`: images is no picture"
+
+
+@pytest.mark.parametrize("writer", STORED)
+def test_a_question_about_another_picture_is_no_repetition(tmp_path, writer):
+    kind, stored = STORED[writer]
+    files = pa.array([stored(png(name)) for name in ("red", "blue", "red")], kind)
+    load = parquet_of(tmp_path / "shown", {"q": ["colour?"] * 3, "a": list("rbx"), "i": files})
+    data = load(columns=Columns(prompt="q", answer="a", images="i"), unique=True)
+    assert [prompt.answer for prompt in data.train] == ["r", "b"]
 
 
 def test_a_chat_whose_last_turn_is_no_text_is_refused_by_that_turn(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -61,7 +62,7 @@ def hub(
     """Rows are checked, split and limited like those of `jsonl`. A column that `columns` does not
     name becomes a field, unless it holds files other than pictures or `Columns` leaves it out.
 
-    unique: keep only the first row of each question.
+    unique: keep only the first row of each question about the same `images`.
     `resize` is that of `jsonl`.
     """
     check_share("data.split.held_out", split.held_out)
@@ -88,7 +89,7 @@ def load_rows(
     """The rows of a split of a dataset on the hub, with the named columns.
     Raises ValueError for a split without a usable row."""
     table, pictures = read_table(name, subset, split, columns)
-    kept = _distinct(table, columns.prompt) if unique else range(len(table))
+    kept = _distinct(table, columns) if unique else range(len(table))
     file, answers = f"{name}:{split}", Decoding(exact=True, sizes=sizes_of(resize))
     stored = partial(_with_stored_pictures, table, pictures)
     rows = check_rows(
@@ -144,13 +145,25 @@ def _with_pictures(prompt: Prompt, *, resize: Resize, column: str | None) -> Pro
     return with_own_pictures(prompt, resize)
 
 
-def _distinct(table: datasets.Dataset, column: str) -> list[int]:
-    """The first row of each question; reads only the column of questions."""
+def _distinct(table: datasets.Dataset, columns: Columns) -> list[int]:
+    """The first row of each question about the same pictures; reads their columns alone."""
+    shown = [] if columns.images is None else [columns.images]
     places: dict[int, int] = {}
-    for place, row in enumerate(table.select_columns([column.partition(".")[0]])):
-        question, _ = split_chat(cell(row, column, option="prompt"))
-        places.setdefault(prompt_id(json.dumps(question)), place)
+    for place, row in enumerate(table.select_columns([columns.prompt.partition(".")[0], *shown])):
+        question, _ = split_chat(cell(row, columns.prompt, option="prompt"))
+        pictures = [_names_of_pictures(row[column]) for column in shown]
+        places.setdefault(prompt_id(json.dumps([question, *pictures])), place)
     return [*places.values()]
+
+
+def _names_of_pictures(held: object) -> object:
+    """Stored pictures by their content; those that are files elsewhere by their path."""
+    match held:
+        case list():
+            return [*map(_names_of_pictures, held)]
+        case bytes(content) | {"bytes": bytes(content)}:
+            return hashlib.sha256(content).hexdigest()
+    return held
 
 
 def _repeats(kept: Sequence[int], there: int, file: str) -> tuple[InvalidRow, ...]:
