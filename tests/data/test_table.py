@@ -151,6 +151,16 @@ def test_a_question_about_another_picture_is_no_repetition(tmp_path, writer):
     assert [prompt.answer for prompt in data.train] == ["r", "b"]
 
 
+@pytest.mark.parametrize("unique", [False, True])
+def test_a_column_whose_name_has_a_dot_can_be_named(tmp_path, unique):
+    chat = [{"right": "four"}]
+    load = parquet_of(tmp_path / "flat", {"q.text": ["2+2?"], "a.text": ["4"], "a": chat})
+    (own,) = load(columns=Columns(prompt="q.text", answer="a.text"), unique=unique).train
+    assert (own.messages[0]["content"], own.answer, own.fields) == ("2+2?", "4", {"a": chat[0]})
+    (part,) = load(columns=Columns(prompt="q.text", answer="a.right"), unique=unique).train
+    assert part.answer == "four"
+
+
 def test_a_chat_whose_last_turn_is_no_text_is_refused_by_that_turn(tmp_path):
     call = {"role": "assistant", "content": "", "tool_calls": ["add(1, 1)"]}
     load = parquet_of(tmp_path / "calls", {"messages": [[SAID[0], call]]})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +30,7 @@ class Columns:
     # Column of the question: a text, or a list of messages. A last turn of the assistant is the
     # answer, where neither `answer` nor a pair nor a picture is named.
     prompt: str
-    answer: str | None = None  # column of the right answer; a.b is field b of column a; null: none
+    answer: str | None = None  # column of the right answer; a.b: a column, or field b of column a; null: none
     # Column of the better answer: a text, messages that end with it, or an image.
     chosen: str | None = None
     rejected: str | None = None  # column of the worse answer of a preference, like `chosen`
@@ -64,13 +64,19 @@ class Stored:
     read: Callable[[], bytes]  # raises ValueError if it cannot be read
 
 
+def parts_of(column: str, columns: Container[str]) -> list[str]:
+    """The column and the part of it that a name means: a.b is the column of that name, if there is
+    one, else the part b of the column a."""
+    return [column] if column in columns else column.split(".")
+
+
 def cell(row: Mapping, column: str, *, option: str) -> object:
     """The value of a column or of a part of one; a part of null is null.
 
     Raises ValueError with `option`, the field that names the column, if the row has no such part.
     """
     within = row
-    for part in column.split("."):
+    for part in parts_of(column, row):
         match within:
             case None:
                 return None

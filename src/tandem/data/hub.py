@@ -15,6 +15,7 @@ from tandem.data.columns import (
     Columns,
     Stored,
     cell,
+    parts_of,
     show_fields,
     split_chat,
     to_row,
@@ -148,8 +149,9 @@ def _with_pictures(prompt: Prompt, *, resize: Resize, column: str | None) -> Pro
 def _distinct(table: datasets.Dataset, columns: Columns) -> list[int]:
     """The first row of each question about the same pictures; reads their columns alone."""
     shown = [] if columns.images is None else [columns.images]
+    asked = parts_of(columns.prompt, table.features)[0]
     places: dict[int, int] = {}
-    for place, row in enumerate(table.select_columns([columns.prompt.partition(".")[0], *shown])):
+    for place, row in enumerate(table.select_columns([asked, *shown])):
         question, _ = split_chat(cell(row, columns.prompt, option="prompt"))
         pictures = [_names_of_pictures(row[column]) for column in shown]
         places.setdefault(prompt_id(json.dumps([question, *pictures])), place)

@@ -7,7 +7,7 @@ from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from tandem.contracts import need_extra
-from tandem.data.columns import ANSWERS, Columns
+from tandem.data.columns import ANSWERS, Columns, parts_of
 from tandem.data.pictures import KEY as ANSWER
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _options_as_written(columns: Columns) -> dict[str, object]:
 def _check_columns(name: str, columns: Columns, features: Mapping) -> None:
     for option, column in columns.by_field.items():
         within = features
-        for part in column.split("."):
+        for part in parts_of(column, features):
             parts = within if isinstance(within, Mapping) else {}
             if part not in parts:
                 there = sorted(parts) or "no parts"
@@ -114,7 +114,7 @@ def _without_decoding(table: datasets.Dataset, columns: Columns) -> datasets.Dat
     for column, kind in table.features.items():
         if isinstance(inner := _item(kind), datasets.Image):
             table = table.cast_column(column, raw if inner is kind else type(kind)(raw))
-    named = {column.partition(".")[0] for column in columns.by_field.values()}
+    named = {parts_of(column, table.features)[0] for column in columns.by_field.values()}
     opaque = [name for name, kind in table.features.items() if _is_opaque(kind)]
     return table.remove_columns([name for name in opaque if name not in named])
 
