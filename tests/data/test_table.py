@@ -161,6 +161,13 @@ def test_a_column_whose_name_has_a_dot_can_be_named(tmp_path, unique):
     assert part.answer == "four"
 
 
+def test_a_folder_of_the_home_is_found(tmp_path, monkeypatch):
+    file_of(tmp_path / "tables", "train.csv", "q,a\n1+1?,2\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (prompt,) = hub(name="~/tables", split=ALL, columns=PAIR, seed=0).train
+    assert (prompt.answer, prompt.source) == ("2", "tables")
+
+
 def test_a_chat_whose_last_turn_is_no_text_is_refused_by_that_turn(tmp_path):
     call = {"role": "assistant", "content": "", "tool_calls": ["add(1, 1)"]}
     load = parquet_of(tmp_path / "calls", {"messages": [[SAID[0], call]]})

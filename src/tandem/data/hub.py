@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -89,6 +90,7 @@ def load_rows(
 ) -> Rows:
     """The rows of a split of a dataset on the hub, with the named columns.
     Raises ValueError for a split without a usable row."""
+    name = os.path.expanduser(name)  # no library does, and the shell not within data.name=~/tables
     table, pictures = read_table(name, subset, split, columns)
     kept = _distinct(table, columns) if unique else range(len(table))
     file, answers = f"{name}:{split}", Decoding(exact=True, sizes=sizes_of(resize))
