@@ -1,5 +1,7 @@
 """Tables as people write them: CSV, dotted names, chats, and pictures of pandas and polars."""
 
+import datetime
+import decimal
 import io
 import itertools
 from functools import partial
@@ -166,6 +168,48 @@ def test_a_folder_of_the_home_is_found(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (prompt,) = hub(name="~/tables", split=ALL, columns=PAIR, seed=0).train
     assert (prompt.answer, prompt.source) == ("2", "tables")
+
+
+def test_values_that_only_tables_hold_are_fields_as_json_has_them(tmp_path):
+    day, other = datetime.datetime(2020, 1, 2, 3), datetime.datetime(2021, 1, 2, 3)
+    columns = {
+        "q": ["a", "a"],
+        "when": [day, other],
+        "day": [day.date(), None],
+        "long": [datetime.timedelta(hours=1), None],
+        "price": [decimal.Decimal("1.50"), decimal.Decimal("0.00")],
+        "deep": [[{"at": day}], []],
+        "clock": [day.time(), None],
+        "gap": pa.array([float("nan"), 2.5], from_pandas=False),
+    }
+    first, second = parquet_of(tmp_path / "odd", columns)(columns=Columns(prompt="q")).train
+    assert first.fields == {
+        "when": "2020-01-02T03:00:00", "day": "2020-01-02", "long": "1:00:00", "price": "1.50",
+        "deep": [{"at": "2020-01-02T03:00:00"}], "gap": None, "clock": "03:00:00",
+    }  # fmt: skip
+    assert second.fields["price"] == "0.00" and second.fields["gap"] == 2.5
+
+
+def test_rows_that_differ_in_their_bytes_alone_are_two(tmp_path):
+    load = parquet_of(tmp_path / "bytes", {"q": ["a", "a", "a"], "raw": [b"x", b"y", b"x"]})
+    data = load(columns=Columns(prompt="q"))
+    assert [prompt.fields for prompt in data.train] == [{"raw": b"x"}, {"raw": b"y"}]
+    assert [row.reason for row in data.quarantine] == ["equal to row 1"]
+
+
+def test_a_decimal_answer_is_its_text_and_another_kind_is_named(tmp_path):
+    answers = [decimal.Decimal("1.50"), decimal.Decimal("2.00")]
+    load = parquet_of(tmp_path / "sums", {"q": ["a", "b"], "a": answers, "raw": [b"x", b"y"]})
+    assert [prompt.answer for prompt in load(columns=PAIR).train] == ["1.50", "2.00"]
+    with pytest.raises(ValueError, match=r"row 1: `answer` must be text or a number, not bytes$"):
+        load(columns=Columns(prompt="q", answer="raw"))
+
+
+def test_a_date_is_no_answer_since_its_format_is_not_known(tmp_path):
+    """`datasets` reads texts of JSON lines that look like dates so."""
+    load = file_of(tmp_path / "days", "train.jsonl", '{"q": "When?", "a": "2020-01-02"}')
+    with pytest.raises(ValueError, match=r"`answer` must be text or a number, not datetime$"):
+        load(columns=PAIR)
 
 
 def test_a_chat_whose_last_turn_is_no_text_is_refused_by_that_turn(tmp_path):

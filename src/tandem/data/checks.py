@@ -157,5 +157,8 @@ def _id(given: object) -> int:
 
 
 def _kind(value: object) -> str:
-    kinds = {dict: "an object", list: "a list", str: "text", bool: "a boolean", type(None): "null"}
-    return kinds.get(type(value), "a number")
+    kinds = {
+        dict: "an object", list: "a list", str: "text", bool: "a boolean", type(None): "null",
+        int: "a number", float: "a number",
+    }  # fmt: skip
+    return kinds.get(type(value), type(value).__name__)

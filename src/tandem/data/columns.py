@@ -6,6 +6,8 @@ import math
 import re
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 
 from tandem.contracts.bounds import values_of
@@ -123,16 +125,35 @@ def split_chat(said: object) -> tuple[object, str | None]:
     return said, None
 
 
-def with_whole_answer(row: dict) -> dict:
-    """The row with the answer 5 for 5.0, and with none for NaN: Arrow stores a column of integers
-    with gaps, or of integers and fractions, as floats. Beyond `EXACT` the digits of a float are not
-    those of any integer that was stored."""
+def to_json_row(row: Mapping) -> dict[str, object]:
+    """The row with values as a line of JSON has them, so that rewards and the programs of others
+    read the same. The answer 5.0 is 5: Arrow stores a column of integers with gaps, or of integers
+    and fractions, as floats. Beyond `EXACT` a float has not the digits of a stored integer."""
+    read = {key: said if key in OWN_KEYS else to_json(said) for key, said in row.items()}
     match row.get("answer"):
-        case float(number) if math.isnan(number):
-            return {**row, "answer": None}
         case float(number) if number.is_integer() and abs(number) <= EXACT:
-            return {**row, "answer": int(number)}
-    return row
+            read["answer"] = int(number)
+        case float() | Decimal() as number:
+            read["answer"] = to_json(number)
+    return read
+
+
+def to_json(value: object) -> object:
+    """Dates, times and decimals as text (ISO 8601), null for NaN. Pictures and bytes stay."""
+    match value:
+        case Mapping():
+            return {key: to_json(one) for key, one in value.items()}
+        case list():
+            return [to_json(one) for one in value]
+        case date() | time():
+            return value.isoformat()
+        case Decimal():
+            return f"{value:f}"
+        case timedelta():
+            return str(value)
+        case float() if math.isnan(value):
+            return None
+    return value
 
 
 def with_own_pictures(prompt: Prompt, resize: Resize) -> Prompt:

@@ -19,9 +19,9 @@ from tandem.data.columns import (
     parts_of,
     show_fields,
     split_chat,
+    to_json_row,
     to_row,
     with_own_pictures,
-    with_whole_answer,
 )
 from tandem.data.decoding import Decoding, read_file
 from tandem.data.images import KEY, holds_pictures
@@ -97,7 +97,7 @@ def load_rows(
     stored = partial(_with_stored_pictures, table, pictures)
     rows = check_rows(
         zip((place + 1 for place in kept), zip(kept, table.select(kept), strict=True), strict=True),
-        lambda row: with_whole_answer(to_row(show_fields(stored(*row), columns), columns, answers)),
+        lambda row: to_json_row(to_row(show_fields(stored(*row), columns), columns, answers)),
         file=file,
         source=name.rstrip("/").split("/")[-1],
         finish=partial(_with_pictures, resize=resize, column=columns.images),

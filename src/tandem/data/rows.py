@@ -230,9 +230,13 @@ def _without_nulls(row: dict) -> dict:
 
 
 def _opaque(value: object) -> str:
+    match value:
+        case Picture():  # its size must not count, or data.resize would move rows between splits
+            return value.file or value.name
+        case bytes():
+            return value.hex()
     # The repr of an object that JSON cannot hold may contain its address, which differs by run.
-    # The size of a picture must not count, or data.resize would move rows between the splits.
-    return (value.file or value.name) if isinstance(value, Picture) else type(value).__name__
+    return type(value).__name__
 
 
 def _start(line: object) -> str:
