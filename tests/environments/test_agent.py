@@ -1,6 +1,7 @@
 """An external program with its own loop is trained on the tokens that were sampled for it."""
 
 import errno
+import json
 import os
 import queue
 import re
@@ -20,6 +21,7 @@ from torch.testing import assert_close
 from worlds import Counting, make_environment
 
 from tandem.config import ConfigError, check, compose
+from tandem.data.images import show
 from tandem.environments import Environment, Move, Play
 from tandem.environments.agent import Agent, reason_of
 from tandem.environments.program import JANITOR, Janitor, Program
@@ -234,6 +236,14 @@ def test_only_a_program_that_judges_is_told_the_answer():
     prompt = Prompt(id=0, source="x", text=">", answer="42")
     assert b"42" in agent("counting").program_input(prompt, 1)
     assert b"42" not in agent("counting", pays=False).program_input(prompt, 1)
+
+
+def test_a_program_gets_the_fields_that_json_can_hold():
+    picture = show(torch.zeros(2, 2, 3, dtype=torch.uint8))
+    prompt = Prompt(id=0, source="x", text=">", fields={"k": 1, "one": picture, "raw": b"x"})
+    assert json.loads(agent("counting").program_input(prompt, 1))["fields"] == {"k": 1}
+    with pytest.raises(Missing, match=r"^the fields of the prompt are not JSON: .* Tensor "):
+        agent("counting").program_input(replace(prompt, fields={"k": torch.zeros(1)}), 1)
 
 
 def test_a_program_that_cannot_be_watched_is_not_left_running():

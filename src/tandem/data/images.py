@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -77,6 +77,22 @@ def with_images(prompt: Prompt, folder: Path) -> Prompt:
 def find_unseen(prompt: Prompt) -> list[str]:
     """The fields of a prompt with pictures, which no model would see there."""
     return [name for name, value in prompt.fields.items() if name == KEY or holds_pictures(value)]
+
+
+def fields_without_files(prompt: Prompt) -> dict[str, object]:
+    """The fields of a prompt that can be sent as JSON: those without pictures and bytes."""
+    return {name: value for name, value in prompt.fields.items() if not _holds_file(value)}
+
+
+def _holds_file(value: object) -> bool:
+    match value:
+        case Picture() | bytes():
+            return True
+        case Mapping():
+            return any(map(_holds_file, value.values()))
+        case list() | tuple():
+            return any(map(_holds_file, value))
+    return False
 
 
 def holds_pictures(value: object) -> bool:

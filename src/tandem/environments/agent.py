@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from tandem.contracts import declare, positive, register_environment
+from tandem.data.images import fields_without_files
 from tandem.environments.agent_endpoint import MODEL, Endpoint, Session
 from tandem.environments.chat_api import (
     Request,
@@ -103,7 +104,7 @@ class Agent:
         told = {
             "prompt": prompt.text,
             "messages": prompt.messages and [dict(one) for one in prompt.messages],
-            "fields": dict(prompt.fields),
+            "fields": fields_without_files(prompt),
             "seed": seed,
         }
         if self.pays:

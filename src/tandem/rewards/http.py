@@ -22,8 +22,9 @@ class HttpReward:
     """The result of `POST url/score`, one request per batch of `reward.batch_size` samples.
 
     Of a prompt only its id, source, text or messages, answer and fields, and with an environment
-    its episode (turns, end and counts), are sent. A sample is missing if the server gives no number
-    for it or does not answer; the reason is reported.
+    its episode (turns, end and counts), are sent. Fields that hold pictures or bytes stay here.
+    A sample is missing if the server gives no number for it or does not answer; the reason is
+    reported.
     `token_env` names the environment variable with the bearer token, if there is one. The protocol
     is in docs/remote_rewards.md.
     """

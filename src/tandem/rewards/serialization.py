@@ -1,6 +1,6 @@
 """Serialisation between a run and a reward server: JSON for texts, safetensors for pictures.
 
-Of a prompt only the fields that a reward may read (`OF_PROMPT`) are sent.
+Of a prompt only the fields that a reward may read (`OF_PROMPT`) are sent, without their files.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from tandem.data.images import fields_without_files
 from tandem.rewards.result import Missing
 from tandem.types import Prompt
 
@@ -138,7 +139,7 @@ def _of_prompt(prompt: Prompt) -> dict[str, Any]:
         "text": prompt.text,
         "messages": messages,
         "answer": prompt.answer,
-        "fields": dict(prompt.fields),
+        "fields": fields_without_files(prompt),
         **({} if prompt.episode is None else {"episode": dict(prompt.episode)}),
     }
 
