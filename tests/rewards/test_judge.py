@@ -206,6 +206,12 @@ def test_no_reply_takes_long_to_read():
     assert time.process_time() - start < 2
 
 
+def test_a_question_is_read_from_a_file_of_the_home_directory(tmp_path, monkeypatch):
+    (tmp_path / "question.txt").write_text("Grade {output}.")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert Template(file=Path("~/question.txt")).parts == ("Grade ", "output", ".")
+
+
 def judge_pairs(texts):
     return f"Verdict: {'A' if texts[0] > texts[1] else 'B' if texts[0] < texts[1] else 'tie'}"
 

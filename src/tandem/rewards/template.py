@@ -40,9 +40,10 @@ class Template:
     parts: tuple[str, ...] = field(init=False, repr=False)  # text, name, text, name, ... text
 
     def __post_init__(self) -> None:
-        if self.file is not None and not self.file.is_file():
-            raise ValueError(f"file={self.file}: there is no such file")
-        text = self.text if self.file is None else self.file.read_text()
+        file = None if self.file is None else self.file.expanduser()
+        if file is not None and not file.is_file():
+            raise ValueError(f"file={file}: there is no such file")
+        text = self.text if file is None else file.read_text()
         object.__setattr__(self, "parts", tuple(PLACE.split(text)))
 
     def fault(self, needed: Sequence[str], known: Sequence[str]) -> str | None:

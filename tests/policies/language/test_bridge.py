@@ -284,10 +284,12 @@ def test_ids_that_no_text_has_are_kept():
     assert torch.tensor(move).tolist() == move
 
 
-def test_another_template_is_read_from_a_file_and_one_that_is_not_there_is_named(tmp_path):
-    file = tmp_path / "chat.jinja"
-    file.write_text(TEMPLATE)
-    chat = Chat(byte_tokenizer(COUNTS), ChatOptions(template=str(file)))
+def test_another_template_is_read_from_a_file_and_one_that_is_not_there_is_named(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "chat.jinja").write_text(TEMPLATE)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    chat = Chat(byte_tokenizer(COUNTS), ChatOptions(template="~/chat.jinja"))
     Bridge(chat, chat.ends(None), limit=8)
     with pytest.raises(ValueError, match=r"model\.chat_template=.*absent does not exist"):
         Chat(byte_tokenizer(), ChatOptions(template=str(tmp_path / "absent")))

@@ -35,7 +35,7 @@ class Chat:
         # Schemas that the template renders with a prompt.
         self.tools_of: Callable[[Prompt], Sequence[Mapping]] = lambda prompt: ()
         if talk.template is not None:
-            tokenizer.chat_template = read_template(Path(talk.template))
+            tokenizer.chat_template = read_template(Path(talk.template).expanduser())
 
     def text(self, prompt: Prompt) -> str:
         """The text that the model reads, before special tokens that the tokenizer adds."""
