@@ -48,14 +48,30 @@ ODD = ["007", "1.50", "NA", "None", "null", "nan", " x", "12345678901234567890"]
 
 @pytest.mark.parametrize("name", ["train.csv", "train.tsv"])
 def test_named_columns_of_a_csv_are_read_as_they_are_written(tmp_path, name):
-    """An empty cell is null. Numbers of other columns stay numbers."""
-    rows = [f"{i}?,{answer},{i}" for i, answer in enumerate(ODD)] + ["8?,,", "NA,2,9"]
+    """An empty cell is null. Other columns of numbers stay so, with gaps as R and pandas write."""
+    rows = [f"{i}?,{answer},{i}" for i, answer in enumerate(ODD)] + ["8?,,", "9?,1,NA", "NA,2,9"]
     text = "\n".join(["q,a,level", *rows])
     load = file_of(tmp_path / "csv", name, text.replace(",", "\t" if "tsv" in name else ","))
     data = load(columns=PAIR)
-    assert [prompt.answer for prompt in data.train] == [*ODD, None, "2"]
-    assert [prompt.fields["level"] for prompt in data.train] == [*range(8), None, 9]
+    assert [prompt.answer for prompt in data.train] == [*ODD, None, "1", "2"]
+    assert [prompt.fields["level"] for prompt in data.train] == [*range(8), None, None, 9]
     assert data.train[-1].messages[0]["content"] == "NA" and data.quarantine == ()
+
+
+@pytest.mark.parametrize(("kind", "read"), [("string", ["007", "NA"]), ("float64", ["7", None])])
+def test_a_column_of_a_csv_is_what_its_card_declares(tmp_path, kind, read):
+    load = file_of(tmp_path / "csv", "train.csv", "q,a\n1?,007\n2?,NA\n")
+    declared = f"features: [{{name: q, dtype: string}}, {{name: a, dtype: {kind}}}]"
+    (tmp_path / "csv" / "README.md").write_text(f"---\ndataset_info:\n  {declared}\n---\n")
+    assert [prompt.answer for prompt in load(columns=PAIR).train] == read
+
+
+def test_columns_of_a_csv_that_are_named_twice_or_not_there_are_said(tmp_path):
+    load = file_of(tmp_path / "csv", "train.csv", "q,a\n1?,\n2?,\n")
+    assert [p.answer for p in load(columns=Columns(prompt="q", answer="q")).train] == ["1?", "2?"]
+    assert [p.answer for p in load(columns=PAIR).train] == [None, None]
+    with pytest.raises(ValueError, match=r"^data\.columns\.answer=b: .* only \['a', 'q'\]$"):
+        load(columns=Columns(prompt="q", answer="b"))
 
 
 def test_a_whole_number_beyond_a_float_gets_no_digits_that_nobody_wrote(tmp_path):

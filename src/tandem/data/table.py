@@ -29,12 +29,15 @@ def read_table(
         raise ValueError(need_extra("data=hub", "hub")) from None
     try:
         builder = datasets.load_dataset_builder(name, subset)
-        options = _options_as_written(columns) if isinstance(builder, Csv) else {}
+        texts = _texts_of(builder, columns) if isinstance(builder, Csv) else []
+        options = {"converters": dict.fromkeys(texts, _encode)} if texts else {}
         table = datasets.load_dataset(name, subset, split=split, **options)
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         where = f"data.name={name} (data.split: subset {subset}, split {split})"
         raise ValueError(f"{where}: {_reason_of(error)}") from None
     _check_columns(name, columns, table.features)
+    for column in texts:
+        table = table.cast_column(column, datasets.Value("string"))
     return _without_decoding(table, columns), _picture_columns(table.features, columns)
 
 
@@ -47,11 +50,19 @@ def _reason_of(error: Exception) -> str:
     return str(error).strip().splitlines()[0]
 
 
-def _options_as_written(columns: Columns) -> dict[str, object]:
-    """Options for the cells of a CSV: 007 of a named column stays 007, not 7, and the text NA
-    stays. An empty cell is null, so that a column of numbers with gaps is still one of numbers."""
-    texts = dict.fromkeys(columns.by_field.values(), str)
-    return {"converters": texts, "keep_default_na": False, "na_values": [""]}
+def _texts_of(builder: datasets.DatasetBuilder, columns: Columns) -> list[str]:
+    """The named columns of a CSV whose type its card does not declare, or declares as text."""
+    import datasets
+
+    declared, text = builder.info.features or {}, datasets.Value("string")
+    named = dict.fromkeys(columns.by_field.values())
+    return [column for column in named if declared.get(column, text) == text]
+
+
+def _encode(written: str) -> bytes | None:
+    """A cell of a CSV as it is written; null if it is empty. As bytes, because pandas makes
+    null of a text such as NA, even of one that a converter returns."""
+    return written.encode() or None
 
 
 def _check_columns(name: str, columns: Columns, features: Mapping) -> None:
