@@ -317,6 +317,18 @@ def test_a_table_sorts_by_its_numbers(browser, pages):
     assert browser.run(names) == falling[::-1] and falling[-1] == "reinforce"
 
 
+def test_the_verdict_is_in_view_where_its_table_is_wider_than_the_page(browser, pages):
+    open_page(browser, pages["language"])
+    edges = browser.run("""(() => {
+      const folded = document.querySelector("#table-differences");
+      folded.open = true;
+      const view = folded.querySelector(".scroll"), cell = folded.querySelector("td.verdict");
+      const right = (node) => node.getBoundingClientRect().right;
+      return [view.scrollWidth > view.clientWidth, right(cell) <= right(view)];
+    })()""")
+    assert edges == [True, True]
+
+
 def test_a_table_stays_sorted_by_a_column_that_moves_and_not_by_one_that_is_gone(browser, pages):
     open_page(browser, pages["language"])
 

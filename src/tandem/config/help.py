@@ -40,7 +40,7 @@ Keys that lower it, each with its cost in docs/memory.md:
   model.lora={r:32,alpha:64}         no gradients and optimiser state of the base
   model/quantization=bnb_4bit        a smaller frozen base below lora
   model.gradient_checkpointing=true  fewer activations, one more forward pass
-  max_tokens_per_microbatch=8192     smaller passes; micro_batch_size=1 for pictures
+  max_tokens_per_microbatch=8192     smaller passes; of image models: model.row_budget=64
   trainer.offload=[optimizer]        state in host memory between uses
   trainer=fsdp2 trainer.devices=8    a share of the weights on each device
 """

@@ -32,9 +32,8 @@ class Columns:
     # Column of the question: a text, or a list of messages. A last turn of the assistant is the
     # answer, where neither `answer` nor a pair nor a picture is named.
     prompt: str
-    answer: str | None = (
-        None  # column of the right answer; a.b: a column, or field b of column a; null: none
-    )
+    # Column of the right answer; a.b: a column, or field b of column a; null: none.
+    answer: str | None = None
     # Column of the better answer: a text, messages that end with it, or an image.
     chosen: str | None = None
     rejected: str | None = None  # column of the worse answer of a preference, like `chosen`

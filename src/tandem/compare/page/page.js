@@ -30,14 +30,15 @@ function table(of) {
       state.sorted[of.name] = { head: named[column], down: before?.head === named[column] ? !before.down : true };
       fill();
     };
-    return element("th", { scope: "col" }, button(name, {}, press));
+    return element("th", { scope: "col", ...(name === "verdict" ? { class: name } : {}) }, button(name, {}, press));
   });
   const fill = () => {
     const { head: chosen, down } = state.sorted[of.name] ?? {}, column = named.indexOf(chosen);
     heads.forEach((head, i) => head.setAttribute("aria-sort", column !== i ? "none" : down ? "descending" : "ascending"));
     body.replaceChildren(...(column < 0 ? of.rows : ordered(of.rows, column, down)).map((row) => element("tr", {}, ...row.map((cell, i) => {
       const mark = i === 0 && isVariant(cell) ? [swatch(placeOf(cell))] : [];
-      return element("td", cell.length > 40 ? { class: "long" } : {}, ...mark, cell);
+      const shown = [...(cell.length > 40 ? ["long"] : []), ...(of.columns[i] === "verdict" ? ["verdict"] : [])];
+      return element("td", shown.length ? { class: shown.join(" ") } : {}, ...mark, cell);
     }))));
   };
   fill();
