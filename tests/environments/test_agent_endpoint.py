@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import socket
 import threading
@@ -17,10 +18,12 @@ from tandem.environments.chat_api import (
     Turn,
     completion,
     continuation,
+    move_of,
     read_request,
     retold,
 )
 from tandem.environments.program import MOST_FILES
+from tandem.environments.tools import CALL
 from tandem.remote.serving import has_hung_up
 
 USER = {"role": "user", "content": "7?"}
@@ -125,6 +128,12 @@ def test_calls_of_tools_that_the_policy_did_not_make_are_no_conversation():
     made = Turn(role="assistant", content="", calls=(("add", "{}"),))
     with pytest.raises(ValueError, match="tool_calls that the policy did not make"):
         retold([*KNOWN[:2], made, *turns("t83")], moves=[KNOWN[2]])
+
+
+def test_a_call_in_a_thought_reaches_no_agent():
+    call = '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
+    assert move_of(f"<think>{call}</think>83", re.compile(CALL)).calls == ()
+    assert move_of(f"not yet</think>{call}", re.compile(CALL)).calls == (("add", "{}"),)
 
 
 def test_a_call_with_other_tools_is_another_call():

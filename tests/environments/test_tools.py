@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from functools import cache, partial
 from typing import Literal
 
@@ -10,7 +11,7 @@ import pytest
 from tandem.config import ConfigError, check
 from tandem.config.building import build
 from tandem.config.composition import compose
-from tandem.environments import Move
+from tandem.environments import Move, Said
 from tandem.environments.tools import CALL, KeyValueStore, Tools, calculator
 from tandem.types import Prompt
 
@@ -112,6 +113,25 @@ def test_a_wrong_call_is_the_policy_s_and_says_what_was_wrong(text, wrong):
     assert contents(answer)[0].startswith(f"error: {wrong}")
     assert answer.counts["tool_errors"] == 1 and not answer.over
     assert contents(answer)[0].encode()  # a policy can read it
+
+
+@pytest.mark.parametrize(
+    "text", ["<tool_call>" + "\n" * 2000, "<tool_call>" * 20_000, "<think>" * 20_000]
+)
+def test_a_move_that_repeats_itself_is_read_in_linear_time(text):
+    begun = time.thread_time()
+    say(begin(), text)
+    assert time.thread_time() - begun < 1
+
+
+@pytest.mark.parametrize("template_begins", [False, True])
+def test_a_call_in_a_thought_is_none(template_begins):
+    thought = (
+        f"{'' if template_begins else '<think>'}A <tool_call> or {call('calculator')}?</think>"
+    )
+    answer, called = say(begin(), f"{thought}\n\n2", thought + call("calculator", expression="1+1"))
+    assert answer == Said(over=True)
+    assert contents(called) == ["2"] and called.counts == {"calls": 1.0, "tool_errors": 0.0}
 
 
 def test_a_character_in_two_escapes_is_no_half_of_a_pair():

@@ -8,12 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tandem.environments.protocol import Move
-from tandem.environments.tool_calls import Refused, read_call, read_json
+from tandem.environments.tool_calls import Refused, read_call, read_json, strip_thoughts
 
 ROLES = {"developer": "system"} | {name: name for name in ("system", "user", "assistant", "tool")}
-# Clients drop thoughts. The template may have added the opening tag of the first.
-THOUGHT = re.compile(r"<think>.*?</think>", re.DOTALL)
-BEGUN = re.compile(r"\A.*?</think>", re.DOTALL)
 # Sampling settings, which the run defines.
 SAMPLING = (
     "temperature", "top_p", "top_k", "max_tokens", "max_completion_tokens", "stop", "seed",
@@ -61,11 +58,6 @@ class Request:
     def asks_what(self, other: Request) -> bool:
         """Whether both requests have the same answer."""
         return self.turns == other.turns and self.tools == other.tools
-
-
-def strip_thoughts(content: str) -> str:
-    """The text without thoughts."""
-    return BEGUN.sub("", THOUGHT.sub("", content)).strip()
 
 
 def read_request(body: bytes) -> Request:
@@ -204,7 +196,7 @@ def turn_text(turn: Turn, moves: Sequence[Turn]) -> str:
 def move_of(text: str, calls: re.Pattern | None) -> Turn:
     """A move as its agent receives it. One with an invalid call is plain text."""
     try:
-        found = tuple(calls_in(text, calls)) if calls is not None else ()
+        found = tuple(calls_in(strip_thoughts(text), calls)) if calls is not None else ()
     except Refused:
         found = ()
     content = calls.sub("", text).strip() if found else text

@@ -25,6 +25,17 @@ class Refused(ValueError):
     """The reason why a text is invalid, addressed to its author."""
 
 
+def strip_thoughts(text: str) -> str:
+    """The text outside of <think>...</think>: what servers search for calls, and clients keep."""
+    *ended, rest = text.split("</think>")
+    kept = ""
+    for piece in ended:
+        before, opened, _ = piece.partition("<think>")
+        # Unopened, it began with the text: the template had written the tag.
+        kept = kept + before if opened else ""
+    return (kept + rest).strip()
+
+
 def read_json(text: str | bytes, name: str) -> Any:
     """Foreign JSON. Raises Refused if it is invalid or nested too deeply.
 

@@ -15,11 +15,18 @@ from typing import Annotated, Any
 
 from tandem.contracts import at_least, register_environment, unwrap_partial
 from tandem.environments.protocol import About, Move, Said
-from tandem.environments.tool_calls import Call, Refused, check_arguments, read_call
+from tandem.environments.tool_calls import (
+    Call,
+    Refused,
+    check_arguments,
+    read_call,
+    strip_thoughts,
+)
 from tandem.types import Prompt
 
-# The format of Qwen and Hermes: a name and arguments in JSON.
-CALL = r"<tool_call>\s*(?P<call>.*?)\s*</tool_call>"
+# The format of Qwen and Hermes: a name and arguments in JSON. Its time is linear in the length of a
+# move, as a policy that repeats one token until its limit needs.
+CALL = r"<tool_call>(?P<call>(?:(?!<tool_call>).)*?)</tool_call>"
 BEGUN = "<tool_call>"  # of a call that was cut before its end
 LONGEST = 200  # characters of an expression
 DIGITS = 60  # of a number on the way
@@ -38,9 +45,10 @@ class Tools:
     """Functions with type hints and Google-style docstrings, whose schemas go to the chat template.
 
     A class among them is instantiated per episode, and its methods are tools. `calls` is the
-    pattern of a call: its group `call` holds JSON of a name and arguments; with a single tool its
-    groups may be the arguments by name, as texts. `cost` is subtracted per call from the reward of
-    its move. An invalid call is answered with the error. A function set to None is left out.
+    pattern of a call outside thoughts: its group `call` holds JSON of a name and arguments; with a
+    single tool its groups may be the arguments by name, as texts. `cost` is subtracted per call
+    from the reward of its move. An invalid call is answered with the error. A function set to None
+    is left out.
     """
 
     def __init__(
@@ -133,8 +141,9 @@ class ToolUse:
         return Said()
 
     def act(self, move: Move) -> Said:
-        written = [self.call_in(found) for found in self.world.calls.finditer(move.text)]
-        rest = self.world.calls.sub("", move.text)
+        text = strip_thoughts(move.text)
+        written = [self.call_in(found) for found in self.world.calls.finditer(text)]
+        rest = self.world.calls.sub("", text)
         if not written and self.world.begun not in rest:
             return Said(over=True)
         if self.world.begun in rest:
