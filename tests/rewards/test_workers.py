@@ -121,6 +121,23 @@ def test_the_right_answers_of_a_task_score_one_tagged_or_bare():
     function.workers.close()
 
 
+@needs_package("reasoning_gym")
+def test_an_answer_that_a_task_cannot_read_scores_0_and_costs_no_process():
+    """The scorer of prime_factorization raises for all but products of whole numbers."""
+    prompt = reasoning_gym(task="prime_factorization", size=1, held_out=0, seed=0).train[0]
+    function = ReasoningGym(timeout=20.0, workers=1)
+    assert Reward(function)([prompt.answer], [prompt])[0] == [1.0]
+    first = function.workers.workers[0].process
+    assert Reward(function)(["2*3", "2 x 3", "no idea"], [prompt] * 3) == ([0.0] * 3, {})
+    assert function.workers.workers[0].process is first
+    unknown = {"task": "prime_factorization", "size": 1, "seed": 0, "difficulty": {"oops": 1}}
+    for _ in range(2):  # a fault of the entry, and none of its process
+        [fault] = function.workers([{**unknown, "index": 0, "output": "2"}])
+        assert "unexpected keyword argument 'oops'" in str(fault)
+        assert function.workers.workers[0].process is first
+    function.workers.close()
+
+
 def test_the_last_tagged_answer_counts():
     assert answer_of("<answer>1</answer> no: <answer> 2\n</answer>!") == "2"
     assert answer_of(" 3 ") == "3"

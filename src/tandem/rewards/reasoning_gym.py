@@ -22,7 +22,8 @@ class ReasoningGym:
 
     The answer is what stands in the last <answer>...</answer>, or else the whole output.
     Several tasks evaluate an answer as Python, so they do it in processes where a name that is not
-    mathematics ends the attempt (such an answer scores as a wrong one does).
+    mathematics ends the attempt. Such an answer scores as a wrong one does, and so does one on
+    which the task's scorer raises, as it may for a format that it does not expect.
     """
 
     def __init__(self, *, timeout: float = 5.0, workers: int = 2) -> None:

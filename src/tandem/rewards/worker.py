@@ -138,12 +138,16 @@ def reasoning_gym() -> Callable[[dict], float | None]:
         return dataset(recipe)[index]
 
     def judge(request: dict) -> float:
-        """Between 0 and 1, as the task scores it."""
+        """Between 0 and 1, as the task scores it; 0 for an answer that it cannot read."""
         parts = [request[name] for name in ("task", "size", "seed", "difficulty")]
         recipe = json.dumps(parts)
-        asked = entry(recipe, request["index"])
+        asked, score = entry(recipe, request["index"]), dataset(recipe).score_answer
         with GATE:
-            return dataset(recipe).score_answer(request["output"], asked)
+            try:
+                return score(request["output"], asked)
+            except Exception:
+                score(asked["answer"], asked)  # raises too where the task is at fault
+                return 0.0
 
     return judge
 

@@ -63,8 +63,11 @@ class Worker:
         self.timeout = timeout
         self.process: subprocess.Popen | None = None
 
-    def ask(self, request: Mapping) -> float | None:
-        """The score. Raises TimeoutError or ChildProcessError: then the process must be stopped."""
+    def ask(self, request: Mapping) -> Verdict:
+        """The verdict, which is an exception if the judge raised one.
+
+        Raises TimeoutError or ChildProcessError: then the process must be stopped.
+        """
         if self.process is None:
             self._start()
         try:
@@ -73,9 +76,7 @@ class Worker:
         except BrokenPipeError:
             raise ChildProcessError("the judge died") from None
         answer = json.loads(self._line(self.timeout))
-        if "fault" in answer:
-            raise ChildProcessError(answer["fault"])
-        return answer["score"]
+        return ChildProcessError(answer["fault"]) if "fault" in answer else answer["score"]
 
     def _start(self) -> None:
         self.process = subprocess.Popen(
