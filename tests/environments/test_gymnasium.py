@@ -4,6 +4,7 @@ import pytest
 
 pytest.importorskip("gymnasium", reason="gymnasium is not installed")
 
+import gymnasium
 import numpy as np
 from small_episodes import playing, sample_rows
 from small_language import questions
@@ -42,6 +43,21 @@ def test_a_way_over_the_lake_is_drawn_step_by_step_and_its_end_is_worth_1():
     assert [said.reward for said in heard] == [0, 0, 0, 0, 0, 1]
     assert [said.over for said in heard] == [False] * 5 + [True]
     assert heard[0].state == play(lake(), ["left", "down"])[1][1].state  # by another path
+
+
+def test_every_state_of_the_taxi_has_a_drawing_of_its_own():
+    """Its passenger, destination and taxi differ by their colours alone."""
+    taxi = gymnasium.make("Taxi-v4", render_mode="ansi")
+    taxi.reset(seed=0)
+    game, drawn = taxi.unwrapped, set()
+    for game.s in range(500):
+        drawn.add(drawing(game.s, taxi))
+    assert len(drawn) == 500 and not any("\x1b" in text for text in drawn)
+    game.s = game.encode(0, 1, 0, 1)
+    shown = drawing(game.s, taxi)
+    assert shown.splitlines()[1] == "|[blue R]:[yellow  ]| : :[magenta G]|"
+    for game.lastaction in range(6):  # the move before it is no part of a state
+        assert drawing(game.s, taxi) == shown
 
 
 def test_a_move_without_an_action_is_told_the_words_and_makes_no_step():

@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 RESET = "reset"  # the field of a prompt with options of its own
 SEEDS = 2**31  # what every generator takes
 
+# Codes that colour text in a terminal: 3 and a digit for a character, 4 and a digit for its ground.
+NAMES = ("gray", "red", "green", "yellow", "blue", "magenta", "cyan", "white", "crimson")
+COLOURS = {f"{of}{digit}": name for of in "34" for digit, name in enumerate(NAMES)}
+CODE = re.compile(r"\x1b\[([0-9;]*)m")
+COLOURED = re.compile(r"((?:\x1b\[[0-9;]*m)+)(.)(?:\x1b\[0m)+")
+LAST_MOVE = re.compile(r"^[ \t]*\(\w+\)[ \t]*$", re.MULTILINE)
+
 # An observation and the environment -> words. A type imported for type checkers only, such as
 # gymnasium.Env, would leave a configured value unchecked.
 Tell = Callable[[Any, Any], str]
@@ -140,10 +147,20 @@ def words_of(seen: Any) -> Iterator[str]:
 
 
 def drawing(observation: Any, env: gymnasium.Env) -> str:
-    """The text rendering of an environment with `options.render_mode=ansi`, coloured positions in
-    brackets. Raises ValueError for an environment without one."""
+    """The text rendering of an environment with `options.render_mode=ansi`, without the last move.
+
+    Coloured places are in brackets, with the names of colours other than red: `[F]`, `[blue R]`.
+    Raises ValueError for an environment that renders no text.
+    """
     drawn = env.render()
     if not isinstance(drawn, str):
         raise ValueError("the environment renders no text: choose environment=gymnasium_drawn")
-    drawn = re.sub(r"\x1b\[[0-9;]*m(.)\x1b\[0m", r"[\1]", drawn)
-    return re.sub(r"^\s*\(\w+\)\n", "", drawn).strip()  # without the move before it
+    return LAST_MOVE.sub("", COLOURED.sub(in_brackets, drawn)).strip()
+
+
+def in_brackets(place: re.Match) -> str:
+    """A coloured place of a drawing. Colours that tell two things apart must stay apart, and one
+    character may have several: the passenger of a taxi stands where the taxi is."""
+    codes = [code.removesuffix(";1") for code in CODE.findall(place[1])]  # 1 is bold
+    names = [COLOURS.get(code, code) for code in codes]
+    return f"[{''.join(f'{name} ' for name in names if name != 'red')}{place[2]}]"
