@@ -144,6 +144,12 @@ def test_a_command_line_chooses_the_drawing(words):
     episode.close()
 
 
+def test_every_word_that_is_read_as_an_action_is_one():
+    """The long s matches s where case is ignored, and its lower case is no s."""
+    _, (said,) = play(Gymnasium(id="Blackjack-v1", tell=numbers, actions=CARDS), ["\u017ftick"])
+    assert said.over
+
+
 def test_a_word_is_no_function_that_tells():
     with pytest.raises(
         ConfigError, match=r"environment\.world\.tell.*_target_, with _partial_: true"

@@ -56,8 +56,10 @@ class Gymnasium:
             raise ValueError(need_extra(f"id={id}", "gymnasium"))
         self.id, self.tell, self.options = id, tell, dict(options or {})
         self.actions = self.name_actions(actions)
-        words = "|".join(map(re.escape, sorted(self.actions, key=len, reverse=True)))
-        self.pattern = re.compile(rf"(?<!\w)({words})(?!\w)", re.IGNORECASE)
+        words = sorted(self.actions, key=len, reverse=True)
+        self.numbers = [self.actions[word] for word in words]  # one for each group of the pattern
+        groups = "|".join(f"({re.escape(word)})" for word in words)
+        self.pattern = re.compile(rf"(?<!\w)(?:{groups})(?!\w)", re.IGNORECASE)
 
     def make(self) -> gymnasium.Env:
         """The environment. Raises ValueError for one that cannot be made."""
@@ -106,11 +108,11 @@ class Game:
         return Said.text(self.said, state=self.said)
 
     def act(self, move: Move) -> Said:
-        found = self.world.pattern.findall(move.text)
+        found = [place.lastindex for place in self.world.pattern.finditer(move.text)]
         if not found:
             return self._mistaken()
         self.env.unwrapped.np_random = np.random.default_rng(move.key % SEEDS)
-        seen, reward, ended, cut, _ = self.env.step(self.world.actions[found[-1].lower()])
+        seen, reward, ended, cut, _ = self.env.step(self.world.numbers[found[-1] - 1])
         self.said = self.world.tell(seen, self.env)
         return Said.text(self.said, reward=float(reward), over=bool(ended or cut), state=self.said)
 
