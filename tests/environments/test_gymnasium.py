@@ -144,6 +144,13 @@ def test_a_command_line_chooses_the_drawing(words):
     episode.close()
 
 
+def test_a_world_that_draws_as_it_is_made_is_refused():
+    """The samples of a group would begin in different mazes."""
+    with pytest.raises(ValueError, match=r"id=FrozenLake-v1 begins differently for equal seeds"):
+        lake(map_name=None).describe().check()
+    lake().describe().check()
+
+
 def test_every_word_that_is_read_as_an_action_is_one():
     """The long s matches s where case is ignored, and its lower case is no s."""
     _, (said,) = play(Gymnasium(id="Blackjack-v1", tell=numbers, actions=CARDS), ["\u017ftick"])

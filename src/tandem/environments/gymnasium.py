@@ -89,7 +89,19 @@ class Gymnasium:
         return dict(zip((word.lower() for word in words), numbers, strict=True))
 
     def describe(self) -> About:
-        return About(gives_states=True)
+        return About(gives_states=True, check=self.check_openings)
+
+    def check_openings(self) -> None:
+        """Raise ValueError if equal seeds begin differently, as the samples of a group would."""
+        for seed in range(3):
+            games = [Game(self, seed, None) for _ in range(2)]
+            for game in games:
+                game.close()
+            if games[0].said != games[1].said:
+                raise ValueError(
+                    f"id={self.id} begins differently for equal seeds; set what it draws while it "
+                    f"is made in environment.world.options={self.options}"
+                )
 
     def begin(self, prompt: Prompt, key: int) -> Game:
         return Game(self, key % SEEDS, prompt.fields.get(RESET))
