@@ -3,7 +3,9 @@
 import threading
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 from worlds import (
     NO_ANSWERS,
     Counting,
@@ -52,6 +54,14 @@ def test_a_fault_of_the_world_loses_its_own_episode_with_the_reason(fault, reaso
     broken, sound = after_one_move(Faulty({0: fault}))
     assert broken.lost.startswith(reason)
     assert (sound.lost, sound.said.state) == (None, "1")
+
+
+@pytest.mark.parametrize("number", [True, 1, np.float32(1), np.int64(1), torch.tensor(1.0)])
+def test_an_environment_may_give_any_number_that_a_reward_may(number):
+    given = {"reward": number, "over": np.bool_(True), "counts": {"hits": number}}
+    [one] = after_one_move(lambda prompt, moves: Said(**given) if moves else Said())[:1]
+    assert (one.lost, one.said.reward, one.said.over, one.counts) == (None, 1.0, True, {"hits": 1})
+    assert type(one.said.reward) is float and type(one.said.over) is bool
 
 
 @pytest.mark.parametrize(("give", "reason"), NO_ANSWERS.values(), ids=NO_ANSWERS)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from tandem.environments.protocol import PROMPT_ROLES, ROLES, About, Said
-from tandem.rewards.result import LARGEST, Missing, describe
+from tandem.rewards.result import Missing, describe, number_of, plain_of
 from tandem.types import IMAGE, Picture
 
 
@@ -19,20 +19,25 @@ def check_answer(said: Said, call: str, about: About, begun: Collection[int]) ->
         raise Missing(f"{call} {wrong}")
     if call == "begin" and (said.over or said.reward):
         raise Missing("begin gave an end or a reward before any move")
-    return replace(said, messages=tuple(map(dict, said.messages)), counts=dict(said.counts))
+    return replace(
+        said,
+        messages=tuple(map(dict, said.messages)),
+        reward=None if said.reward is None else number_of(said.reward)[0],
+        over=plain_of(said.over),
+        counts={name: number_of(count)[0] for name, count in said.counts.items()},
+    )
 
 
 def complaint(said: object, about: About, begun: Collection[int]) -> str | None:
     """The fault of a world's answer, in words; None: it has none."""
     if not isinstance(said, Said):
         return f"gave {type(said).__name__}, not Said"
-    if not isinstance(said.over, bool):
+    if not isinstance(plain_of(said.over), bool):
         return f"gave over={said.over!r:.40}, not True or False"
     if said.state is not None and not _is_text(said.state):
         return f"gave a state of type {type(said.state).__name__}, not text"
-    reward = said.reward
-    if reward is not None and (isinstance(reward, bool) or not _is_number(reward)):
-        return f"gave reward={reward!r:.40}, not a finite number up to 1e18"
+    if said.reward is not None and not _is_number(said.reward):
+        return f"gave reward={said.reward!r:.40}, not a finite number up to 1e18"
     if not all(isinstance(tool, Mapping) for tool in said.tools):
         return "gave tools that are not schemas"
     if not isinstance(said.context, int) or said.context < 0:
@@ -72,7 +77,7 @@ def _wrong_with_images(said: Said, about: About) -> str | None:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and abs(value) <= LARGEST  # NaN is not
+    return number_of(value)[0] is not None
 
 
 def _is_text(value: object) -> bool:

@@ -169,11 +169,8 @@ def number_of(value: object, bounds: tuple[float, float] | None = None) -> Verdi
 
     Bounds are mapped to -1 and 1; numbers outside are missing.
     """
-    plain = value
     try:
-        has_one = isinstance(value, Tensor | np.ndarray) and math.prod(value.shape) == 1
-        if has_one or isinstance(value, np.generic):
-            plain = value.item()
+        plain = plain_of(value)
         # As a Python number: a user-defined class may compare NaN as small.
         if isinstance(plain, float):
             plain = float.__float__(plain)
@@ -190,6 +187,12 @@ def number_of(value: object, bounds: tuple[float, float] | None = None) -> Verdi
     if not low <= number <= high:
         return None, f"{OUTSIDE} {low:g} to {high:g}"
     return 2 * (number - low) / (high - low) - 1, None
+
+
+def plain_of(value: object) -> object:
+    """A value of NumPy or torch with one element as a value of Python; others as they are."""
+    has_one = isinstance(value, Tensor | np.ndarray) and math.prod(value.shape) == 1
+    return value.item() if has_one or isinstance(value, np.generic) else value
 
 
 def _reason(value: object) -> str | None:
