@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 from PIL import Image
 
 from tandem.config import ConfigError, build, check, compose
+from tandem.data.images import show
 from tandem.remote import Limits, Retries
 from tandem.reward_server.scoring import make_scorer
 from tandem.rewards import Reward, Rewards, template
@@ -126,6 +127,39 @@ def test_pictures_arrive_as_png_with_every_pixel(server):
         fence = fence_of([picture])
         assert before["text"].endswith(f"|BEGIN {fence}\n")
         assert after["text"] == f"\nEND {fence}"
+
+
+def pixels_of(part):
+    data = part["image_url"]["url"].partition(",")[2]
+    return torch.tensor(np.asarray(Image.open(io.BytesIO(base64.b64decode(data)))))
+
+
+def test_the_pictures_of_a_prompt_are_shown_where_it_has_them(server):
+    server.behaviour = reply("Score: 4")
+    red, film = torch.randint(256, (3, 5, 3)).byte(), torch.randint(256, (2, 3, 5, 3)).byte()
+    asked = [
+        Prompt(id=0, source="s", text="<image>Which colour?", images=[show(red)]),
+        Prompt(
+            id=1,
+            source="s",
+            messages=[
+                {"role": "user", "content": "a <image>"},
+                {"role": "assistant", "content": "b"},
+                {"role": "user", "content": "<image>"},
+            ],
+            images=[show(red), show(film)],
+        ),
+        Prompt(id=2, source="s", text="write <image>"),  # a text like any other
+    ]
+    template = Template(text="{prompt}|{output}")
+    assert judge(server, template=template, concurrency=1)("xyz", asked) == ([4] * 3, {})
+    one, two, none = (send(server, place)["messages"][1]["content"] for place in range(3))
+    assert [part["type"] for part in one] == ["image_url", "text"]
+    assert torch.equal(pixels_of(one[0]), red) and one[1]["text"].startswith("Which colour?|BEGIN ")
+    assert [part.get("text") for part in two][:3:2] == ["user: a ", "\n\nassistant: b\n\nuser: "]
+    assert torch.equal(pixels_of(two[1]), red)
+    assert torch.equal(pixels_of(two[3]), torch.cat([*film], dim=1))  # its frames side by side
+    assert none.startswith("write <image>|BEGIN ")
 
 
 NO_SCORE = "the judge did not end with `Score: x`"

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from tandem.contracts import declare, facts_of
 from tandem.rewards.chat import Question
-from tandem.types import Prompt
+from tandem.rewards.films import lay_out_frames
+from tandem.types import IMAGE, Prompt, is_film
 
 Function = TypeVar("Function", bound=Callable)
 COMMON = ("prompt", "answer")  # placeholders that any template may have
@@ -61,7 +62,7 @@ class Template:
         return None
 
     def fill(self, values: Mapping[str, Question]) -> Question:
-        """Texts and pictures in order, with adjacent texts joined."""
+        """Texts and pictures in order, with adjacent texts joined and empty ones left out."""
         question: list[str | Tensor] = [""]
         for number, part in enumerate(self.parts):
             for piece in values[part] if number % 2 else [part]:
@@ -69,7 +70,7 @@ class Template:
                     question[-1] += piece
                 else:
                     question.append(piece)
-        return question
+        return [piece for piece in question if isinstance(piece, Tensor) or piece]
 
 
 def places(*needed: str, also: Sequence[str] = ()) -> Callable:
@@ -86,7 +87,7 @@ def places_of(function: Callable) -> tuple[Sequence[str], Sequence[str]] | None:
 def common(prompt: Prompt) -> dict[str, Question]:
     """The placeholders that any judge may use."""
     answer = "(none is known)" if prompt.answer is None else prompt.answer
-    return {"prompt": [task_of(prompt)], "answer": [answer]}
+    return {"prompt": task_of(prompt), "answer": [answer]}
 
 
 def fence_of(outputs: Sequence[str | Tensor]) -> str:
@@ -115,10 +116,21 @@ def content_of(output: str | Tensor) -> bytes:
     return output.encode(errors="surrogatepass")
 
 
-def task_of(prompt: Prompt) -> str:
-    """The prompt as text, or as a conversation with role names."""
-    if prompt.messages is None:
-        return prompt.text
-    if len(prompt.messages) == 1:
-        return prompt.messages[0]["content"]
-    return "\n\n".join(f"{one['role']}: {one['content']}" for one in prompt.messages)
+def task_of(prompt: Prompt) -> Question:
+    """The prompt with its pictures, or as a conversation with role names.
+
+    Raises ValueError for another number of pictures than of marks.
+    """
+    match prompt.messages:
+        case None:
+            text = prompt.text
+        case [only]:
+            text = only["content"]
+        case turns:
+            text = "\n\n".join(f"{one['role']}: {one['content']}" for one in turns)
+    if not prompt.images:
+        return [text]
+    first, *rest = text.split(IMAGE)
+    shown = [one.load() for one in prompt.images]
+    stills = [lay_out_frames(one) if is_film(one) else one for one in shown]
+    return [first, *(piece for pair in zip(stills, rest, strict=True) for piece in pair)]
