@@ -65,6 +65,19 @@ def _text(completion):
     return re.sub("5", "4", message["content"])  # a message counts by its content
 
 
+def dispatching(data_source, solution_str, ground_truth, extra_info=None):
+    if data_source != "openai/gsm8k":
+        raise NotImplementedError(data_source)
+    return extra_info["index"] + extra_info["level"] / 10
+
+
+def test_a_row_of_verl_tells_its_data_source_and_its_extra_info():
+    """`data=hub` reads verl's files under the name of the folder, their columns as fields."""
+    fields = {"data_source": "openai/gsm8k", "extra_info": {"index": 7, "split": "train"}}
+    prompt = Prompt(id=0, source="tables", text="?", answer="2", fields=fields | {"level": 3})
+    assert Reward(register_reward(dispatching))(["2"], [prompt]) == ([7.3], {})
+
+
 @pytest.mark.parametrize(
     ("function", "want"),
     [

@@ -25,7 +25,9 @@ def from_verl(function: Callable) -> Callable:
     """`(data_source, solution_str, ground_truth, extra_info) -> number`, a dict with `score`, or a
     list with the number first, as `(output, prompt, *, numbers) -> number`.
 
-    The source of a prompt is the data source, its answer the ground truth, its fields the rest.
+    The answer of a prompt is the ground truth. Columns of verl's own data, `data_source` and
+    `extra_info`, are passed on; else the data source is the prompt's source. All of its fields are
+    in the extra info.
     """
     parameters = inspect.signature(function).parameters
     numbers = [one for name, one in parameters.items() if name not in VERL and one.kind in NUMBERS]
@@ -33,8 +35,7 @@ def from_verl(function: Callable) -> Callable:
     @declare(judges="texts")
     @functools.wraps(function)
     def reward(output: str, prompt: Prompt, **given: object) -> object:
-        known = (prompt.source, output, prompt.answer, dict(prompt.fields))
-        told = _select_arguments(parameters, dict(zip(VERL, known, strict=True)))
+        told = _select_arguments(parameters, _as_verl(output, prompt))
         answer = function(**told, **given)
         return _await_score(answer) if inspect.isawaitable(answer) else _score(answer)
 
@@ -73,6 +74,15 @@ def from_trl(function: Callable) -> Callable:
 
     reward.__signature__ = signature_of(("outputs", "prompts"), numbers)
     return reward
+
+
+def _as_verl(output: str, prompt: Prompt) -> dict[str, Any]:
+    """What verl tells a reward of a row."""
+    fields = dict(prompt.fields)
+    source = fields.get("data_source", prompt.source)
+    if isinstance(extra := fields.get("extra_info"), Mapping):
+        fields |= extra
+    return dict(zip(VERL, (source, output, prompt.answer, fields), strict=True))
 
 
 async def _await_score(answer: Awaitable[object]) -> object:
