@@ -261,3 +261,18 @@ def test_a_dataset_is_right_by_its_own_reward_and_reported_under_its_heading():
     assert apart.metrics["eval/missing"] == 0
     assert apart.metrics["eval/accuracy"] == pytest.approx(alone["eval/accuracy"] / 2)
     assert apart.faults == {}
+
+
+def test_a_prompt_counts_once_under_a_name_however_often_it_has_it():
+    """Its own source is such a name, and a list may repeat one."""
+
+    class Knows(Skilled):
+        def answer(self, chance, prompt, temperature):
+            return "right" if prompt.id == 100 else "wrong"
+
+    fields = {"reported_with": ("easy", "all", "all")}
+    asked = [replace(p, source="easy", fields=fields if p.id == 100 else {}) for p in prompts(3)]
+    asked[1] = replace(asked[1], fields={"reported_with": "all"})
+    found = run(Knows(), asked).metrics
+    assert found["eval/accuracy/easy"] == pytest.approx(1 / 3)
+    assert found["eval/accuracy/all"] == pytest.approx(1 / 2)

@@ -171,13 +171,15 @@ def _pass_at(known: Tensor, correct: Tensor, k: int) -> Tensor:
 
 def _average_by_source(name: str, values: Tensor, prompts: Sequence[Prompt]) -> dict[str, float]:
     """Means per source, and of the groups of sources that the data report together."""
-    places: dict[str, list[int]] = {}
+    places: dict[str, dict[int, None]] = {}  # each once: a prompt may name its own source
     for i, prompt in enumerate(prompts):
-        places.setdefault(prompt.source, []).append(i)
+        places.setdefault(prompt.source, {})[i] = None
     for i, prompt in enumerate(prompts):
         for several in groups_to_report(prompt):
-            places.setdefault(several, []).append(i)
-    return {f"{name}/{source}": _average_known(values[chosen]) for source, chosen in places.items()}
+            places.setdefault(several, {})[i] = None
+    return {
+        f"{name}/{source}": _average_known(values[[*chosen]]) for source, chosen in places.items()
+    }
 
 
 def _average_known(values: Tensor) -> float:
