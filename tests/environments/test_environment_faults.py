@@ -216,6 +216,17 @@ def test_what_a_world_writes_on_its_prompt_stays_with_it():
     assert prompt.fields == {"secret": []}
 
 
+def test_episodes_that_begin_again_are_closed_side_by_side():
+    """Each waits in `close` for the other, so one after another would never meet."""
+    both, met = threading.Barrier(2, timeout=1), []
+    environment, some = make_environment(Counting(), timeout=5), plays(2)
+    environment.begin(some)
+    for play in some:
+        play.episode.close = lambda: met.append(both.wait())
+    environment.begin(some)
+    assert len(met) == 2
+
+
 def test_episodes_are_closed_and_what_close_raises_costs_nothing():
     world, some = Counting(), plays(3)
     environment = make_environment(world)

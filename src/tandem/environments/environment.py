@@ -107,8 +107,8 @@ class Environment:
         """Begin, or retry, until each episode has an opening or is lost."""
         waiting = list(plays)
         while waiting:
+            self.close(waiting)
             for play in waiting:
-                self.close([play])
                 play.attempts += 1
                 play.counts.clear()
                 play.contexts.clear()
