@@ -227,6 +227,33 @@ def test_episodes_that_begin_again_are_closed_side_by_side():
     assert len(met) == 2
 
 
+def test_an_environment_may_be_async_throughout():
+    """As a reward may, whose coroutines are awaited wherever one is given."""
+
+    class Late(Counting):
+        async def begin(self, prompt, key):
+            episode = super().begin(prompt, key)
+            act, close = episode.act, episode.close
+
+            async def acts(move):
+                return act(move)
+
+            async def closes():
+                close()
+
+            episode.act, episode.close = acts, closes
+            return episode
+
+    for timeout in (None, 5):
+        world, some = Late(), plays(1)
+        environment = make_environment(world, timeout=timeout, attempts=1)
+        environment.begin(some)
+        environment.act(some, [MOVE])
+        assert (some[0].lost, some[0].said.state) == (None, "1")
+        environment.close(some)
+        assert world.closed == 1
+
+
 def test_episodes_are_closed_and_what_close_raises_costs_nothing():
     world, some = Counting(), plays(3)
     environment = make_environment(world)

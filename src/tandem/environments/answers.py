@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from tandem.environments.protocol import PROMPT_ROLES, ROLES, About, Said
-from tandem.rewards.result import Missing, describe, number_of, plain_of
+from tandem.rewards.result import Missing, describe, number_of
 from tandem.types import IMAGE, Picture
 
 
@@ -23,7 +25,7 @@ def check_answer(said: Said, call: str, about: About, begun: Collection[int]) ->
         said,
         messages=tuple(map(dict, said.messages)),
         reward=None if said.reward is None else number_of(said.reward)[0],
-        over=plain_of(said.over),
+        over=bool(said.over),
         counts={name: number_of(count)[0] for name, count in said.counts.items()},
     )
 
@@ -32,7 +34,7 @@ def complaint(said: object, about: About, begun: Collection[int]) -> str | None:
     """The fault of a world's answer, in words; None: it has none."""
     if not isinstance(said, Said):
         return f"gave {type(said).__name__}, not Said"
-    if not isinstance(plain_of(said.over), bool):
+    if not isinstance(said.over, bool | np.bool_):
         return f"gave over={said.over!r:.40}, not True or False"
     if said.state is not None and not _is_text(said.state):
         return f"gave a state of type {type(said.state).__name__}, not text"

@@ -69,8 +69,7 @@ def attempt(function: Callable, arguments: Sequence[object]) -> object:
     process = os.getpid()
     try:
         with exits_trapped(pressed), torch.set_grad_enabled(torch.is_grad_enabled()):
-            answer = function(*arguments)
-            return asyncio.run(answer) if inspect.iscoroutine(answer) else answer
+            return finish(function(*arguments))
     except KeyboardInterrupt as error:
         if pressed:
             raise
@@ -82,6 +81,11 @@ def attempt(function: Callable, arguments: Sequence[object]) -> object:
     finally:
         if os.getpid() != process:
             end_process(0)
+
+
+def finish(answer: object) -> object:
+    """The result of a call; that of a coroutine is awaited."""
+    return asyncio.run(answer) if inspect.iscoroutine(answer) else answer
 
 
 def copy_of(given: str | Tensor | Prompt) -> str | Tensor | Prompt:
@@ -157,8 +161,7 @@ def one_each(values: object, count: int) -> list[object]:
 
 
 def _by_place(values: Mapping, count: int) -> list[object]:
-    foreign = [place for place in values if place not in range(count)]
-    if foreign:
+    if foreign := [place for place in values if place not in range(count)]:
         return [Missing(f"gave a number for {str(foreign[0])[:20]}, of {count} samples")] * count
     left_out = Missing("gave no number for it")
     return [values.get(place, left_out) for place in range(count)]
@@ -169,8 +172,11 @@ def number_of(value: object, bounds: tuple[float, float] | None = None) -> Verdi
 
     Bounds are mapped to -1 and 1; numbers outside are missing.
     """
+    plain = value
     try:
-        plain = plain_of(value)
+        has_one = isinstance(value, Tensor | np.ndarray) and math.prod(value.shape) == 1
+        if has_one or isinstance(value, np.generic):
+            plain = value.item()
         # As a Python number: a user-defined class may compare NaN as small.
         if isinstance(plain, float):
             plain = float.__float__(plain)
@@ -187,12 +193,6 @@ def number_of(value: object, bounds: tuple[float, float] | None = None) -> Verdi
     if not low <= number <= high:
         return None, f"{OUTSIDE} {low:g} to {high:g}"
     return 2 * (number - low) / (high - low) - 1, None
-
-
-def plain_of(value: object) -> object:
-    """A value of NumPy or torch with one element as a value of Python; others as they are."""
-    has_one = isinstance(value, Tensor | np.ndarray) and math.prod(value.shape) == 1
-    return value.item() if has_one or isinstance(value, np.generic) else value
 
 
 def _reason(value: object) -> str | None:
@@ -225,9 +225,7 @@ def explain_reason(name: str, reason: str) -> str:
 
 def failures(faults: Mapping[str, int]) -> dict[str, int]:
     """The reasons for missing numbers that are failures."""
-    return {
-        reason: count for reason, count in faults.items() if not reason.endswith(f": {ABSTAINED}")
-    }
+    return {why: count for why, count in faults.items() if not why.endswith(f": {ABSTAINED}")}
 
 
 def describe(error: BaseException) -> str:
