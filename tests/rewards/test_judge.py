@@ -213,8 +213,8 @@ def test_no_preference_is_missing(words):
 
 
 def test_a_ranking_is_read_in_the_order_that_was_shown():
-    assert ranks_in("Ranking: 2 > 3 > 1", [0, 1, 2]) == [0.0, 1.0, 0.5]
-    assert ranks_in("Ranking: 2,3,1", [2, 0, 1]) == [1.0, 0.5, 0.0]
+    assert ranks_in("Ranking: 2 > 3 > 1", [0, 1, 2], "abc") == [0.0, 1.0, 0.5]
+    assert ranks_in("Ranking: 2,3,1", [2, 0, 1], "abc") == [1.0, 0.5, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -229,14 +229,23 @@ def test_a_ranking_is_read_in_the_order_that_was_shown():
     ],
 )
 def test_a_ranking_that_is_none_is_missing(words):
-    assert "not end with a `Ranking:` of all answers" in str(ranks_in(words, [0, 1, 2]))
+    assert "not end with a `Ranking:` of all answers" in str(ranks_in(words, [0, 1, 2], "abc"))
+
+
+@pytest.mark.parametrize("equal", ["same", torch.zeros(2, 2, 3, dtype=torch.uint8)])
+def test_equal_samples_of_a_group_share_the_mean_of_their_ranks(server, equal):
+    server.behaviour = reply("Ranking: 1 > 2 > 3 > 4")
+    other = equal + ("r" if isinstance(equal, str) else 1)
+    reward = judge(server, groups, Template(text="{prompt} {outputs}"))
+    scores = reward.function([[equal, other, equal[:], equal[:]]], prompts(1))[0]
+    assert scores[0] == scores[2] == scores[3] and sum(scores) == pytest.approx(2)
 
 
 def test_no_reply_takes_long_to_read():
     start = time.process_time()
     for text in ("Score:" * 99_999, "score" + "*" * 99_999, "Ranking: 1" + " > 1" * 99_999,
                  "verdict" + " " * 99_999, "ranking: " * 50_000):  # fmt: skip
-        score_in(text, 0, 1), preference_in(text), ranks_in(text, [0, 1])
+        score_in(text, 0, 1), preference_in(text), ranks_in(text, [0, 1], "ab")
     assert time.process_time() - start < 2
 
 

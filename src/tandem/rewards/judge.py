@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Sequence
+from statistics import fmean
 
 from torch import Tensor
 
@@ -98,7 +99,8 @@ def groups(
 ) -> list[list[float] | list[None] | Exception]:
     """From 1 for the best of a group down to 0, by the judge's final `Ranking: 2 > 1 > 3`.
 
-    The judge sees a group in an order independent of its rows. A single sample gets None.
+    The judge sees a group in an order independent of its rows. Equal samples get the mean of their
+    places, since the judge must order them too. A single sample gets None.
     """
     orders = [shown_order(group) for group in outputs]
     several = [i for i, group in enumerate(outputs) if len(group) > 1]
@@ -113,7 +115,7 @@ def groups(
     said = dict(zip(several, chat.ask(questions), strict=True))
     scores: list[list[float] | list[None] | Exception] = [[None] * len(group) for group in outputs]
     for i, words in said.items():
-        [scores[i]] = read([words], lambda words, i=i: ranks_in(words, orders[i]))
+        [scores[i]] = read([words], lambda words, i=i: ranks_in(words, orders[i], outputs[i]))
     return scores
 
 
@@ -143,16 +145,18 @@ def preference_in(words: str) -> float | Missing:
     return WON[found[1].lower()]
 
 
-def ranks_in(words: str, order: Sequence[int]) -> list[float] | Missing:
+def ranks_in(words: str, order: Sequence[int], group: Sequence[Output]) -> list[float] | Missing:
     """order: the row of each number that the judge was shown -> the score of each row."""
     found = RANKING.fullmatch(last_line(words))
     ranking = [int(number) for number in re.findall("[0-9]+", found[1])] if found else []
     if sorted(ranking) != list(range(1, len(order) + 1)):
         return Missing("the judge did not end with a `Ranking:` of all answers")
-    scores = [0.0] * len(order)
+    contents = [content_of(output) for output in group]
+    scores: dict[bytes, list[float]] = {}
     for place, number in enumerate(ranking):
-        scores[order[number - 1]] = 1 - place / (len(order) - 1)
-    return scores
+        own = scores.setdefault(contents[order[number - 1]], [])
+        own.append(1 - place / (len(order) - 1))
+    return [fmean(scores[content]) for content in contents]
 
 
 def last_line(words: str) -> str:
