@@ -1,6 +1,7 @@
 """Rows whose questions show images: found beside the file, one per marker, or left out."""
 
 import json
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from PIL import Image
 from tandem.data.folder import folder
 from tandem.data.images import show
 from tandem.data.rows import jsonl
+from tandem.data.stored import in_folder, in_shard
 from tandem.types import IMAGE
 
 USER = {"role": "user", "content": "which ?"}
@@ -48,6 +50,18 @@ def test_rows_of_a_folder_show_the_pictures_that_they_name(place):
     (place / "train.jsonl").write_text(json.dumps({"prompt": "?", "images": ["a.png"]}))
     (prompt,) = folder(path=str(place), held_out=0, seed=0).train
     assert prompt.images[0].load()[0, 0].tolist() == [9, 0, 0] and prompt.fields == {}
+
+
+def test_pictures_are_found_from_another_directory_than_the_rows_were(place, monkeypatch):
+    """A reward that runs code may change the directory of the process."""
+    monkeypatch.chdir(place)
+    (shown,) = load(Path(), [{"prompt": "?", "images": ["a.png"]}]).train
+    with tarfile.open("shard.tar", "w") as tar:
+        tar.add("b.png")
+    files = [*in_folder(Path())[0], *in_shard(Path("shard.tar"))[0]]
+    monkeypatch.chdir("/")
+    assert shown.images[0].load()[0, 0].tolist() == [9, 0, 0]
+    assert {file.name for file in files if file.read()} >= {"a.png", "b.png"}
 
 
 def test_a_grey_picture_is_read_as_red_green_and_blue(place):

@@ -53,7 +53,7 @@ def show_stored(read: Callable[[], bytes], decode: Decoding = SHOWN) -> Picture:
 
 def show_file(path: Path, decode: Decoding = SHOWN) -> Picture:
     """A picture in a file. Raises ValueError like `show_stored`."""
-    return show_stored(partial(read_file, path), decode)
+    return show_stored(partial(read_file, path.absolute()), decode)
 
 
 def with_images(prompt: Prompt, folder: Path) -> Prompt:

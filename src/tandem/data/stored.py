@@ -48,7 +48,7 @@ def in_folder(place: Path) -> tuple[list[Stored], list[InvalidRow]]:
                 refused[reason] += 1
                 continue
             name = path.relative_to(place).as_posix()
-            found.append(Stored(name=name, read=partial(read_file, path)))
+            found.append(Stored(name=name, read=partial(read_file, path.absolute())))
     return found, _count_refused(place, refused, "files")
 
 
@@ -85,7 +85,7 @@ def in_shard(shard: Path) -> tuple[list[Stored], list[InvalidRow]]:
             if reason := _refuse(member):
                 refused[reason] += 1
                 continue
-            read = partial(_read, shard, start, member.size)
+            read = partial(_read, shard.absolute(), start, member.size)
             files.append(Stored(name=name, read=read))
     except (tarfile.TarError, ValueError, OSError) as error:
         reason = f"is truncated after {len(files)} files: {error}"
