@@ -71,6 +71,18 @@ def test_a_split_that_is_none_is_refused(prompts, said):
         Data(train=prompts, eval=())
 
 
+def test_a_demonstration_whose_calls_are_no_text_is_refused():
+    """Moves are trained by their content, so such a call would be an empty move."""
+    call = {"type": "function", "function": {"name": "add", "arguments": "{}"}}
+    said = {"role": "assistant", "content": "", "tool_calls": [call]}
+    asked = {"role": "user", "content": "37+46?"}
+    shown = make_prompt(text=None, messages=(asked, said), answer=None)
+    with pytest.raises(ValueError, match=r"Data\.demonstrations \(id 0\): .* has `tool_calls`, "):
+        Data(train=(make_prompt(),), eval=(), demonstrations=(shown,))
+    plain = make_prompt(text=None, messages=(asked, said | {"tool_calls": None}), answer=None)
+    Data(train=(shown,), eval=(), demonstrations=(plain,))  # a template may render a history's
+
+
 def test_a_curriculum_that_makes_no_stream_is_refused():
     with pytest.raises(ValueError, match=r"Data\.curriculum makes a PromptStream"):
         Data(train=(make_prompt(),), eval=(), curriculum=5)

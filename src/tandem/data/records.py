@@ -165,15 +165,22 @@ def refuse_unlike(split: str, prompts: object) -> None:
                 f"Data.{split}: rewards=() of a prompt names none; None is all of them"
             )
         if prompt.messages is not None:
-            _refuse_messages(f"a prompt of Data.{split} (id {prompt.id})", prompt.messages)
+            which = f"a prompt of Data.{split} (id {prompt.id})"
+            _refuse_messages(which, prompt.messages, are_shown=split == "demonstrations")
         groups_to_report(prompt)
 
 
-def _refuse_messages(which: str, messages: Sequence[object]) -> None:
+def _refuse_messages(which: str, messages: Sequence[object], *, are_shown: bool) -> None:
+    """are_shown: the moves among them are imitated, which are read from their content alone."""
     if not messages:
         raise ValueError(f"{which}: its messages are empty; give at least one")
     for message in messages:
         match message:
+            case {"role": "assistant", "content": str(), "tool_calls": [_, *_]} if are_shown:
+                raise ValueError(
+                    f"{which}: a message has `tool_calls`, which are not imitated; write them into "
+                    "its content as the model writes calls"
+                )
             case {"role": str(), "content": str()}:
                 continue
         raise ValueError(f"{which}: a message is {message!r:.60}; give texts as role and content")
