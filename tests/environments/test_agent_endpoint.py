@@ -23,7 +23,7 @@ from tandem.environments.chat_api import (
     retold,
 )
 from tandem.environments.program import MOST_FILES
-from tandem.environments.tools import CALL
+from tandem.environments.tool_calls import CALL
 from tandem.remote.serving import has_hung_up
 
 USER = {"role": "user", "content": "7?"}

@@ -12,7 +12,8 @@ from tandem.config import ConfigError, check
 from tandem.config.building import build
 from tandem.config.composition import compose
 from tandem.environments import Move, Said
-from tandem.environments.tools import CALL, KeyValueStore, Tools, calculator
+from tandem.environments.tool_calls import CALL
+from tandem.environments.tools import KeyValueStore, Tools, calculator
 from tandem.types import Prompt
 
 PROMPT = Prompt(id=0, source="x", text=">")

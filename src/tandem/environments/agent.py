@@ -28,7 +28,7 @@ from tandem.environments.chat_api import (
 )
 from tandem.environments.program import FILES, GRACE, Ended, Janitor, Program
 from tandem.environments.protocol import About, Move, Said
-from tandem.environments.tools import CALL, read_pattern
+from tandem.environments.tool_calls import CALL, read_pattern
 from tandem.rewards.result import LARGEST, Late, Missing
 from tandem.types import Prompt
 

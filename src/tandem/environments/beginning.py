@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import threading
 
 from tandem.environments.protocol import Episode, Said, World
-from tandem.rewards.result import Missing, attempt, finish
+from tandem.rewards.result import Missing, attempt
 from tandem.types import Prompt
 
 
@@ -23,7 +25,9 @@ class Beginning:
         self.is_given_up = False
 
     def __call__(self) -> tuple[Episode, Said]:
-        episode = finish(self.world.begin(self.prompt, self.key))
+        episode = self.world.begin(self.prompt, self.key)
+        if inspect.iscoroutine(episode):
+            episode = asyncio.run(episode)
         if not (callable(episode.act) and callable(episode.close)):  # without one: AttributeError
             raise Missing("begin gave an episode whose act or close is no method")
         with self.lock:

@@ -21,8 +21,8 @@ from typing import Annotated
 from tandem.contracts import at_least, declare, positive, register_environment
 from tandem.environments.program import KEPT, Ended, Janitor, Program
 from tandem.environments.protocol import About, Move, Said
-from tandem.environments.tool_calls import Refused
-from tandem.environments.tools import BEGUN, CALL, Tools, ToolUse
+from tandem.environments.tool_calls import BEGUN, CALL, Refused
+from tandem.environments.tools import Tools, ToolUse
 from tandem.types import Prompt
 
 HERE = "environment.world.command"

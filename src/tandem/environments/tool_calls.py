@@ -1,13 +1,19 @@
-"""Tool calls in JSON, and the check of their arguments against a schema."""
+"""Tool calls in a move: their pattern, their JSON, and the check of their arguments against a
+schema."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tandem.contracts.bounds import values_of
 
+# The format of Qwen and Hermes: a name and arguments in JSON. Its time is linear in the length of a
+# move, as a policy that repeats one token until its limit needs.
+CALL = r"<tool_call>(?P<call>(?:(?!<tool_call>).)*?)</tool_call>"
+BEGUN = "<tool_call>"  # of a call that was cut before its end
 Call = tuple[str, Mapping[str, Any]]  # the name of a tool, and its arguments
 DEEPEST = 32  # levels of lists and objects that are read
 TYPES = {
@@ -23,6 +29,26 @@ TYPES = {
 
 class Refused(ValueError):
     """The reason why a text is invalid, addressed to its author."""
+
+
+def read_pattern(calls: str, arguments: Collection[str] = ()) -> re.Pattern:
+    """The pattern of a call. Raises ValueError for an invalid one.
+
+    arguments: names that its groups may have in place of `call`.
+    """
+    try:
+        pattern = re.compile(calls, re.DOTALL)
+    except re.error as error:
+        raise ValueError(
+            f"environment.world.calls={calls!r} is not a valid pattern: {error}"
+        ) from error
+    groups = {*pattern.groupindex}
+    if "call" not in groups and not (groups and groups <= {*arguments}):
+        raise ValueError(
+            f"environment.world.calls={calls!r} has no group (?P<call>...), nor groups that are "
+            "the arguments of a single tool"
+        )
+    return pattern
 
 
 def strip_thoughts(text: str) -> str:

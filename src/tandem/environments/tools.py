@@ -7,7 +7,7 @@ import ast
 import inspect
 import operator
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, partial
@@ -16,18 +16,17 @@ from typing import Annotated, Any
 from tandem.contracts import at_least, register_environment, unwrap_partial
 from tandem.environments.protocol import About, Move, Said
 from tandem.environments.tool_calls import (
+    BEGUN,
+    CALL,
     Call,
     Refused,
     check_arguments,
     read_call,
+    read_pattern,
     strip_thoughts,
 )
 from tandem.types import Prompt
 
-# The format of Qwen and Hermes: a name and arguments in JSON. Its time is linear in the length of a
-# move, as a policy that repeats one token until its limit needs.
-CALL = r"<tool_call>(?P<call>(?:(?!<tool_call>).)*?)</tool_call>"
-BEGUN = "<tool_call>"  # of a call that was cut before its end
 LONGEST = 200  # characters of an expression
 DIGITS = 60  # of a number on the way
 OPERATORS = {
@@ -176,26 +175,6 @@ class ToolUse:
 
     def close(self) -> None:
         pass
-
-
-def read_pattern(calls: str, arguments: Collection[str] = ()) -> re.Pattern:
-    """The pattern of a call. Raises ValueError for an invalid one.
-
-    arguments: names that its groups may have in place of `call`.
-    """
-    try:
-        pattern = re.compile(calls, re.DOTALL)
-    except re.error as error:
-        raise ValueError(
-            f"environment.world.calls={calls!r} is not a valid pattern: {error}"
-        ) from error
-    groups = {*pattern.groupindex}
-    if "call" not in groups and not (groups and groups <= {*arguments}):
-        raise ValueError(
-            f"environment.world.calls={calls!r} has no group (?P<call>...), nor groups that are "
-            "the arguments of a single tool"
-        )
-    return pattern
 
 
 def calculator(expression: str) -> str:

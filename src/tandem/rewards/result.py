@@ -69,7 +69,8 @@ def attempt(function: Callable, arguments: Sequence[object]) -> object:
     process = os.getpid()
     try:
         with exits_trapped(pressed), torch.set_grad_enabled(torch.is_grad_enabled()):
-            return finish(function(*arguments))
+            answer = function(*arguments)
+            return asyncio.run(answer) if inspect.iscoroutine(answer) else answer
     except KeyboardInterrupt as error:
         if pressed:
             raise
@@ -81,11 +82,6 @@ def attempt(function: Callable, arguments: Sequence[object]) -> object:
     finally:
         if os.getpid() != process:
             end_process(0)
-
-
-def finish(answer: object) -> object:
-    """The result of a call; that of a coroutine is awaited."""
-    return asyncio.run(answer) if inspect.iscoroutine(answer) else answer
 
 
 def copy_of(given: str | Tensor | Prompt) -> str | Tensor | Prompt:
@@ -161,7 +157,8 @@ def one_each(values: object, count: int) -> list[object]:
 
 
 def _by_place(values: Mapping, count: int) -> list[object]:
-    if foreign := [place for place in values if place not in range(count)]:
+    foreign = [place for place in values if place not in range(count)]
+    if foreign:
         return [Missing(f"gave a number for {str(foreign[0])[:20]}, of {count} samples")] * count
     left_out = Missing("gave no number for it")
     return [values.get(place, left_out) for place in range(count)]
@@ -225,7 +222,9 @@ def explain_reason(name: str, reason: str) -> str:
 
 def failures(faults: Mapping[str, int]) -> dict[str, int]:
     """The reasons for missing numbers that are failures."""
-    return {why: count for why, count in faults.items() if not why.endswith(f": {ABSTAINED}")}
+    return {
+        reason: count for reason, count in faults.items() if not reason.endswith(f": {ABSTAINED}")
+    }
 
 
 def describe(error: BaseException) -> str:
