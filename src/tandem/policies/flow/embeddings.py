@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import uuid
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -167,6 +168,13 @@ def fingerprint_of(folder: Path, parts: Sequence[str], *settings: object) -> str
             for piece in pieces(file):
                 digest.update(piece)
     return digest.hexdigest()[:32]
+
+
+def read_code(kind: type) -> list[bytes] | None:
+    """The contents of the files that define a class and its bases; None: one is in no file."""
+    modules = [vars(sys.modules[base.__module__]) for base in kind.__mro__ if base is not object]
+    files = dict.fromkeys(module.get("__file__") for module in modules)
+    return None if None in files else [Path(file).read_bytes() for file in files]
 
 
 def pieces(file: Path, *, count: int = 64, size: int = 2**16):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tandem.policies.flow.components import TRANSFORMER
-from tandem.policies.flow.embeddings import fingerprint_of
+from tandem.policies.flow.embeddings import fingerprint_of, read_code
 from tandem.policies.flow.families.folders import diffusers_class, outline_reader
 from tandem.policies.flow.records import Condition, PromptInput
 from tandem.policies.weights import bring_when_called, move
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
 
     from tandem.policies.flow.families.pipelines import Family
+
+PLAIN = (str, int, float, tuple, list, torch.dtype)  # attributes that are numbers, not parts
 
 
 class PromptReaders(ABC):
@@ -48,11 +50,19 @@ class PromptReaders(ABC):
     def transformers(self) -> tuple[str, ...]:
         """The folders of the transformers."""
 
-    def fingerprint(self) -> str:
-        own = (self.max_sequence_length, self.encoder_dtype)
-        if not self.images:
-            return fingerprint_of(self.folder, self.readers, *own)
-        return fingerprint_of(self.folder, (*self.readers, "vae"), *own, *self.image_shape)
+    def fingerprint(self) -> str | None:
+        """A hash of all that conditions depend on: files of the folder, the code of the family and
+        of its libraries, and the numbers of the adapter. None: of a class that is in no file."""
+        import diffusers
+        import transformers
+
+        own = type(self)
+        if (code := read_code(own)) is None:
+            return None
+        numbers = sorted((name, x) for name, x in vars(self).items() if isinstance(x, PLAIN))
+        versions = diffusers.__version__, transformers.__version__
+        parts = (*self.readers, "vae") if self.images else self.readers
+        return fingerprint_of(self.folder, parts, own.__qualname__, code, versions, numbers)
 
     def refuse(self, text: str) -> None:
         return None  # longer texts are truncated
