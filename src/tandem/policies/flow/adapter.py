@@ -122,6 +122,16 @@ class Distilled(Protocol):
 
 
 @runtime_checkable
+class Teaching(Protocol):
+    """An adapter that encodes the prompts of its teachers, whose folders may differ in more than
+    their weights."""
+
+    def as_teacher(self) -> Adapter:
+        """An adapter for the folder of a teacher, to be loaded. Its `load` refuses other encoders,
+        and takes from the folder what a setting of the student cannot say of both."""
+
+
+@runtime_checkable
 class Scheduled(Protocol):
     """An adapter whose folder defines the noise levels of sampling."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -21,7 +22,10 @@ from tandem.policies.flow.adapter import (
 )
 from tandem.policies.flow.embeddings import PromptEmbeddingCache
 from tandem.policies.flow.records import FlowSampling
+from tandem.policies.flow.teachers import LoadedVelocityTeachers
 from tandem.types import Prompt
+
+OF_REFERENCE = "algorithm.timestep_sampling.ref_guidance_scale"
 
 
 def guidance_setting(
@@ -31,20 +35,40 @@ def guidance_setting(
     scales = {
         "rollout.guidance_scale": own.guidance_scale,
         "algorithm.timestep_sampling.guidance_scale": regression.guidance_scale,
-        "algorithm.timestep_sampling.ref_guidance_scale": regression.ref_guidance_scale,
+        OF_REFERENCE: regression.ref_guidance_scale,
         "evaluation.guidance_scale": max((x.guidance_scale for x in others), default=1.0),
     }
     return next((setting for setting, scale in scales.items() if scale > 1), None)
 
 
-def check_guidance(adapter: Adapter, setting: str | None, *, path: str | None) -> None:
-    """`setting`: the one that turns on guidance, if any.
+def check_guidance(
+    adapter: Adapter,
+    own: FlowSampling,
+    others: Sequence[FlowSampling],
+    regression: Regression,
+    *,
+    path: str | None,
+    teachers: LoadedVelocityTeachers | None,
+) -> None:
+    """Raises ValueError if a guided model was distilled to work without guidance.
 
-    Raises ValueError if the model was distilled to work without guidance.
-    """
+    Teachers are the reference, so `ref_guidance_scale` is theirs."""
+    fields = {} if teachers is None else teachers.fields
+    if regression.ref_guidance_scale > 1:
+        for source, field in fields.items():
+            key = f"algorithm.teachers.folders.{source}"
+            refuse_distilled(field.adapter, OF_REFERENCE, named=key)
+    if fields:
+        regression = replace(regression, ref_guidance_scale=1.0)
+    setting = guidance_setting(own, others, regression)
+    refuse_distilled(adapter, setting, named=f"model.path={path}")
+
+
+def refuse_distilled(adapter: Adapter, setting: str | None, *, named: str) -> None:
+    """`setting`: the one that guides this model, if any; `named`: the model, for the message."""
     if setting is not None and isinstance(adapter, Distilled) and adapter.distilled:
         raise ValueError(
-            f"{setting} is above 1, but model.path={path} was distilled to sample without "
+            f"{setting} is above 1, but {named} was distilled to sample without "
             f"guidance (is_distilled); set {setting}=1"
         )
 

@@ -116,8 +116,9 @@ class PicturePolicy(Policy):
         for sampling in samplings:
             admission.check_schedule(self.adapter, sampling)  # raises if unsupported
         admission.warn_of_evaluation(self.adapter, self.sampling, samplings, path=self.path)
-        setting = admission.guidance_setting(self.sampling, samplings, self.request.timesteps)
-        admission.check_guidance(self.adapter, setting, path=self.path)
+        guided, taught = (self.sampling, samplings, self.request.timesteps), self.model.teachers
+        admission.check_guidance(self.adapter, *guided, path=self.path, teachers=taught)
+        setting = admission.guidance_setting(*guided)
         rule = admission.refuse if written else admission.refuse_unwritten
         refuse = partial(rule, library=self.library, guided_by=setting)
         kept, dropped = split_refused(prompts, map(refuse, prompts))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tandem.contracts import between
 from tandem.dynamics.regression import part_of
-from tandem.policies.flow.adapter import Adapter
+from tandem.policies.flow.adapter import Adapter, Teaching
 from tandem.policies.flow.velocity_model import VelocityModel
 from tandem.policies.teachers import Teachers, rows_by_teacher, weights_of
 from tandem.policies.weights import Precision
@@ -55,12 +55,12 @@ class VelocityTeachers(Teachers):
     ) -> LoadedVelocityTeachers:
         """`adapter`: the student's, after `load`.
 
-        Raises ValueError for a teacher of another family or size.
+        Raises ValueError for a teacher of another family or size, or with other encoders.
         """
         fields = {}
         for source, folder in self.folders.items():
             given = self.as_override(source)
-            own = copy.copy(adapter)  # an adapter remembers the folder that it loaded last
+            own = adapter_of_teacher(adapter)
             try:
                 network = own.load(str(weights_of(folder)), dtype).requires_grad_(False).eval()
             except ValueError as error:
@@ -72,6 +72,11 @@ class VelocityTeachers(Teachers):
                 )
             fields[source] = VelocityModel(network, own, precision=precision)
         return LoadedVelocityTeachers(fields)
+
+
+def adapter_of_teacher(adapter: Adapter) -> Adapter:
+    """An adapter to be loaded: one remembers the folder that it loaded last."""
+    return adapter.as_teacher() if isinstance(adapter, Teaching) else copy.copy(adapter)
 
 
 class LoadedVelocityTeachers:

@@ -15,6 +15,7 @@ from tandem.policies.flow.embeddings import PromptEmbedding
 from tandem.policies.flow.lora import add_adapters
 from tandem.policies.flow.model import DTYPES, prepare
 from tandem.policies.flow.snapshots import KeptWeights
+from tandem.policies.flow.teachers import adapter_of_teacher
 from tandem.policies.flow.velocity_model import VelocityModel
 from tandem.policies.memory.outline import Outline
 from tandem.policies.memory.tracker import Peak, fuse_torch_attention
@@ -68,7 +69,9 @@ class FlowOutline(Outline):
         asked = self.request.teachers
         folders = () if asked is None else asked.folders.values()
         dtype = DTYPES[self.numerics.dtype]
-        return [copy.copy(self.adapter).outline(str(weights_of(x)), dtype) for x in folders]
+        return [
+            adapter_of_teacher(self.adapter).outline(str(weights_of(x)), dtype) for x in folders
+        ]
 
     @property
     def networks(self) -> list[nn.Module]:

@@ -92,11 +92,13 @@ def test_guidance_of_a_distilled_klein_is_refused(distilled, tmp_path):
     adapter = Flux2Klein(embedded_guidance=None)
     adapter.folder = index(tmp_path, is_distilled=distilled)
     adapter.fit(SimpleNamespace(config=SimpleNamespace(guidance_embeds=False)))
-    admission.check_guidance(adapter, None, path="a/b")
+    admission.refuse_distilled(adapter, None, named="model.path=a/b")
     if not distilled:
-        return admission.check_guidance(adapter, "evaluation.guidance_scale", path="a/b")
+        return admission.refuse_distilled(
+            adapter, "evaluation.guidance_scale", named="model.path=a/b"
+        )
     with pytest.raises(ValueError, match=r"without guidance.*set evaluation.guidance_scale=1"):
-        admission.check_guidance(adapter, "evaluation.guidance_scale", path="a/b")
+        admission.refuse_distilled(adapter, "evaluation.guidance_scale", named="model.path=a/b")
 
 
 @pytest.mark.parametrize("family", [Flux, Flux2, HunyuanVideo1])

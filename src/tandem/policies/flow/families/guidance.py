@@ -17,6 +17,10 @@ class GuidanceInput(Pipeline):
     usual_guidance: float  # the scale that the family's pipeline uses unless told otherwise
 
     def fit(self, network: nn.Module) -> nn.Module:
+        if self.student is not None:  # one of the two may be distilled to work without this input
+            takes, usual = network.config.guidance_embeds, self.usual_guidance
+            given = self.embedded_guidance
+            self.embedded_guidance = (usual if given is None else given) if takes else None
         given = self.embedded_guidance
         if network.config.guidance_embeds != (given is not None):
             usual = self.usual_guidance

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import shutil
 from abc import abstractmethod
@@ -30,6 +31,7 @@ from tandem.policies.flow.families.images import ImageConditions
 from tandem.policies.flow.families.recognition import refuse_other_pipeline
 from tandem.policies.flow.families.scheduler import FolderSchedule
 from tandem.policies.flow.families.trained_readers import TrainedReaders
+from tandem.policies.flow.families.weight_files import refuse_other_encoders
 from tandem.policies.flow.lora import ATTENTION, is_adapted_in, save_lora
 from tandem.policies.flow.records import Condition
 
@@ -61,6 +63,7 @@ class Pipeline(ImageConditions, FolderSchedule, TrainedReaders):
     lora_targets = ATTENTION
     only_resolution = None
     family: Family
+    student: Path | None = None  # the folder whose encoders it shares, of a teacher
 
     def __init__(
         self,
@@ -101,9 +104,16 @@ class Pipeline(ImageConditions, FolderSchedule, TrainedReaders):
         without_bars()
         self.folder = pipeline_folder(path)
         refuse_other_pipeline(self.folder, self.family, Pipeline)
+        if self.student is not None:
+            refuse_other_encoders(self.folder, self.student, self.readers)
         network = self._read(load_network, dtype or "auto")
         refuse_pickled_readers(self.folder, self.readers)
         return network
+
+    def as_teacher(self) -> Pipeline:
+        own = copy.copy(self)
+        own.student = self.folder
+        return own
 
     def outline(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
         """The network of `load` on the meta device, from configurations alone; None: float32."""
