@@ -7,13 +7,13 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import nn
 
 from tandem import hub
 from tandem.hub import shorten_error
+from tandem.policies.flow.families.weight_files import saved_dtype
 
 INDEX = "model_index.json"
 CONFIGURATIONS = ("*.json", "*/*.json")
@@ -79,9 +79,9 @@ def diffusers_class(name: str) -> type:
 
 
 def load_network(
-    folder: Path, part: str, kind: type[nn.Module], dtype: torch.dtype | Literal["auto"]
+    folder: Path, part: str, kind: type[nn.Module], dtype: torch.dtype | None
 ) -> nn.Module:
-    """The network in a subfolder, with all of its weights.
+    """The network in a subfolder, with all of its weights. dtype None: as saved.
 
     Raises ValueError, one line, if it cannot be loaded.
     """
@@ -89,7 +89,11 @@ def load_network(
     hub.refuse_pickles(folder, key="model.path", kind=hub.name_of(kind), part=part)
     with one_line(folder, part):
         network, told = kind.from_pretrained(
-            folder, subfolder=part, dtype=dtype, output_loading_info=True, use_safetensors=True
+            folder,
+            subfolder=part,
+            dtype=dtype or saved_dtype(folder / part),  # diffusers' own default is float32
+            output_loading_info=True,
+            use_safetensors=True,
         )
     if told["missing_keys"]:
         raise ValueError(f"model.path={folder}: its {part} lacks {sorted(told['missing_keys'])}")
@@ -97,7 +101,7 @@ def load_network(
 
 
 def outline_network(
-    folder: Path, part: str, kind: type[nn.Module], dtype: torch.dtype
+    folder: Path, part: str, kind: type[nn.Module], dtype: torch.dtype | None
 ) -> nn.Module:
     """The network of a subfolder's configuration, on torch's meta device, without weights.
 
@@ -106,10 +110,11 @@ def outline_network(
     refuse_other_family(folder, part, kind)
     with one_line(folder, part), torch.device("meta"):
         network = kind.from_config(kind.load_config(folder, subfolder=part))
+        dtype = dtype or saved_dtype(folder / part)
     return nn.Module.to(network, dtype)  # diffusers' own `to` warns about casts
 
 
-def outline_reader(folder: Path, part: str, dtype: torch.dtype) -> nn.Module:
+def outline_reader(folder: Path, part: str, dtype: torch.dtype | None) -> nn.Module:
     """A text encoder, as `outline_network`; some families define their own in diffusers.
 
     Raises ValueError if transformers does not have its class.
@@ -124,10 +129,11 @@ def outline_reader(folder: Path, part: str, dtype: torch.dtype) -> nn.Module:
     if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
         raise ValueError(f"model.path={folder}: its {part} is a {named}, which transformers lacks")
     with one_line(folder, part), torch.device("meta"):
-        return kind(kind.config_class.from_pretrained(folder / part)).to(dtype)
+        reader = kind(kind.config_class.from_pretrained(folder / part))
+        return reader.to(dtype or saved_dtype(folder / part))
 
 
-def load_reader(folder: Path, part: str, dtype: torch.dtype | Literal["auto"]) -> nn.Module:
+def load_reader(folder: Path, part: str, dtype: torch.dtype | None) -> nn.Module:
     """A text encoder with its weights. Raises ValueError if it cannot be loaded."""
     import transformers
 
@@ -136,7 +142,9 @@ def load_reader(folder: Path, part: str, dtype: torch.dtype | Literal["auto"]) -
     with one_line(folder, part):
         home = own or importlib.import_module(f"diffusers.pipelines.{library}")
         return getattr(home, named).from_pretrained(
-            folder / part, torch_dtype=dtype, use_safetensors=True
+            folder / part,
+            torch_dtype=dtype or saved_dtype(folder / part),
+            use_safetensors=True,
         )
 
 

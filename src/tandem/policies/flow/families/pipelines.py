@@ -106,7 +106,7 @@ class Pipeline(ImageConditions, FolderSchedule, TrainedReaders):
         refuse_other_pipeline(self.folder, self.family, Pipeline)
         if self.student is not None:
             refuse_other_encoders(self.folder, self.student, self.readers)
-        network = self._read(load_network, dtype or "auto")
+        network = self._read(load_network, dtype)
         refuse_pickled_readers(self.folder, self.readers)
         return network
 
@@ -116,13 +116,14 @@ class Pipeline(ImageConditions, FolderSchedule, TrainedReaders):
         return own
 
     def outline(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
-        """The network of `load` on the meta device, from configurations alone; None: float32."""
+        """The network of `load` on the meta device, from configurations; None: as saved, or float32
+        where the folder has no weights."""
         without_bars()
         self.folder = pipeline_folder(path, patterns=CONFIGURATIONS)
         refuse_other_pipeline(self.folder, self.family, Pipeline)
-        return self._read(outline_network, dtype or torch.float32)
+        return self._read(outline_network, dtype)
 
-    def _read(self, read: Callable[..., nn.Module], dtype: torch.dtype | str) -> nn.Module:
+    def _read(self, read: Callable[..., nn.Module], dtype: torch.dtype | None) -> nn.Module:
         kind, vae = map(diffusers_class, (self.family.transformer, self.family.vae))
         parts = {name: read(self.folder, name, kind, dtype) for name in self.transformers()}
         self.network = parts[TRANSFORMER]

@@ -103,7 +103,7 @@ class TinyFlow:
     def _load_saved(self, folder: Path, dtype: torch.dtype | None) -> nn.Module:
         from diffusers import SD3Transformer2DModel
 
-        return load_network(folder, "transformer", SD3Transformer2DModel, dtype or "auto")
+        return load_network(folder, "transformer", SD3Transformer2DModel, dtype)
 
     def fingerprint(self) -> None:
         return None
@@ -180,7 +180,7 @@ class TinyUNetFlow(TinyFlow):
     def _load_saved(self, folder: Path, dtype: torch.dtype | None) -> nn.Module:
         from tandem.policies.flow.families.tiny_unet import TinyUNet
 
-        return load_network(folder, "transformer", TinyUNet, dtype or "auto")
+        return load_network(folder, "transformer", TinyUNet, dtype)
 
     def velocity(
         self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition

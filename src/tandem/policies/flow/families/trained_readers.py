@@ -40,9 +40,9 @@ class TrainedReaders(PromptReaders):
                 f"{', '.join([*self.transformers(), *there])}"
             )
         if next(self.network.parameters()).is_meta:
-            return outline_reader(self.folder, name, dtype or torch.float32)
+            return outline_reader(self.folder, name, dtype)
         self.asked = {}
-        return load_reader(self.folder, name, dtype or "auto").eval()
+        return load_reader(self.folder, name, dtype).eval()
 
     def fingerprint(self) -> str | None:
         return super().fingerprint() if self.asked is None else None

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import torch
+
+DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 NAMES = ("diffusion_pytorch_model", "model")  # of diffusers and of transformers
 PIECE = 4096  # bytes of a tensor that are compared: training changes all of its numbers
 
@@ -29,6 +33,14 @@ def read_header(file: Path) -> tuple[Mapping[str, Mapping], int]:
         header = json.loads(stream.read(length))
     header.pop("__metadata__", None)
     return header, 8 + length
+
+
+def saved_dtype(place: Path) -> torch.dtype:
+    """The dtype of the largest tensor of a part; float32 where there are no weights."""
+    headers = [read_header(file)[0] for file in weight_files(place)]
+    tensors = [x for header in headers for x in header.values() if x["dtype"] in DTYPES]
+    largest = max(tensors, key=lambda x: math.prod(x["shape"]), default={"dtype": "F32"})
+    return DTYPES[largest["dtype"]]
 
 
 def tensor_pieces(place: Path) -> Iterator[tuple]:
