@@ -9,9 +9,12 @@ import torch
 from policies.flow.tiny_families import FAMILIES
 
 from tandem.data.images import show
+from tandem.policies.flow.components import choose_trained
 from tandem.policies.flow.embeddings import PromptEmbeddingCache
 from tandem.policies.flow.families.flux import Flux, FluxKontext
 from tandem.policies.flow.records import PromptInput
+from tandem.policies.flow.velocity_model import VelocityModel
+from tandem.policies.weights import FULL
 
 CPU = torch.device("cpu")
 PLUGIN = """
@@ -100,3 +103,20 @@ def test_input_images_in_tiles_are_not_read_as_whole_ones(folders, tmp_path):
         )
         assert torch.equal(found[decoding], fresh)
     assert not torch.equal(found["batched"], found["tiled"])
+
+
+def test_frozen_encoders_beside_a_trained_one_get_no_gradients(tmp_path):
+    family = FAMILIES["sd3_5_medium"]
+    adapter = family.make()
+    network = adapter.load(str(family.write(tmp_path)), None)
+    network = choose_trained(network, ["text_encoder"], adapter, None)
+    field = VelocityModel(network, adapter, precision=FULL)
+    library = PromptEmbeddingCache(adapter, cache=None, negative=None)
+    condition = library.stack([PromptInput(text="a red square")], CPU)
+    x, sigma = torch.randn(1, *adapter.latent_shape), torch.tensor([0.5])
+    field.predict(x, sigma, condition).sum().backward()
+    moved = {
+        name: any(p.grad is not None for p in adapter.pipeline.components[name].parameters())
+        for name in ("text_encoder", "text_encoder_2", "text_encoder_3")
+    }
+    assert moved == {"text_encoder": True, "text_encoder_2": False, "text_encoder_3": False}

@@ -85,7 +85,7 @@ class PromptReaders(ABC):
         for name in self.readers:
             if isinstance(part := pipeline.components[name], nn.Module):
                 place = bring_when_called if "encoders" in self.offload else move
-                place(part, device)
+                place(part.requires_grad_(False), device)  # a trained one replaces it
         return pipeline
 
     def own_readers(self) -> dict[str, object]:
