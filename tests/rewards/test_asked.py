@@ -15,6 +15,7 @@ from tandem.policies.request import Request
 from tandem.policies.vision.policy import VisionLanguagePolicy
 from tandem.policies.vision.tiny_vlm import tiny_vlm
 from tandem.rewards.asked import Asked
+from tandem.rewards.result import Missing
 from tandem.types import IMAGE, Prompt
 
 TEXTS = [" ".join(pair) for pair in PAIRS]
@@ -61,6 +62,14 @@ def test_the_texts_name_the_prompt():
     assert scores[0] != scores[1] and all(0 < score < 1 for score in scores)
     ends = Asked(eye(), question="how many {text} ?", answer="1")([picture], prompts(["red"]))
     assert ends[0] < scores[0]
+
+
+def test_a_text_with_a_special_token_costs_no_other_picture_its_score():
+    judge, picture = Asked(eye(), answer="1"), renderings()["red circle"][0]
+    odd = [f"red {token}" for token in (judge.mark, judge.tokenizer.eos_token)]
+    first, second, third = judge([picture] * 3, prompts([*odd, "red"]))
+    assert all(isinstance(x, Missing) and "special token" in str(x) for x in (first, second))
+    assert third == pytest.approx(judge([picture], prompts(["red"]))[0], rel=1e-4)
 
 
 @pytest.mark.parametrize("owner", ["processor", "tokenizer"])

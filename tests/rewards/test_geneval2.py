@@ -48,6 +48,9 @@ def test_a_picture_is_worth_the_mean_of_the_chances_of_its_answers():
         got = GenEval2(path, rule=rule, batch_size=2)(pictures, rows)
         assert got == pytest.approx([rule(chances) for chances in want], rel=1e-4)
     got = GenEval2(path)([pictures[0]] * 3, [prompt(), prompt(vqa_list=[["a"]]), rows[1]])
+    odd = prompt(vqa_list=[ASKED[0], [f"what {GenEval2(path).mark} ?", "Yes"]])
+    alone, without = GenEval2(path)([pictures[0]] * 2, [rows[1], odd])
+    assert alone == pytest.approx(got[2], rel=1e-4) and isinstance(without, Missing)
     assert got[0] is None and isinstance(got[1], Missing) and 0 < got[2] < 1
 
 

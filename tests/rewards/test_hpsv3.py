@@ -11,6 +11,7 @@ from tandem.config import compose
 from tandem.hub import read_processor
 from tandem.policies.vision.tiny_vlm import tiny_vlm
 from tandem.rewards.hpsv3 import RATED, HpsV3
+from tandem.rewards.result import Missing
 from tandem.types import Prompt
 
 QUESTION = f"how many {{text}} ? {RATED} what"
@@ -60,6 +61,9 @@ def test_a_score_is_what_the_head_says_of_the_rated_token(tmp_path):
     reward = HpsV3(path, write_hpsv3(tmp_path), **options)
     want = [by_hand(path, *row) for row in zip(pictures, TEXTS, strict=True)]
     assert reward(pictures, prompts) == pytest.approx(want, rel=1e-4, abs=1e-5)
+    odd = Prompt(id=2, source="s", text=f"a {RATED}")
+    first, *rest = reward([pictures[0], *pictures], [odd, *prompts])
+    assert isinstance(first, Missing) and rest == pytest.approx(want, rel=1e-4, abs=1e-5)
     with pytest.raises(ValueError, match=r"question must contain <\|Reward\|>"):
         HpsV3(path, "none.safetensors", **(options | {"question": "what ?"}))
     with pytest.raises(ValueError, match=r"HPSv3.pth is not a .safetensors"):

@@ -11,6 +11,7 @@ from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration, Qwen2VL
 
 from tandem.config import compose
 from tandem.hub import without_films
+from tandem.rewards.result import Missing
 from tandem.rewards.video_align import RATED, VideoAlign
 from tandem.types import Prompt
 
@@ -179,8 +180,15 @@ def test_what_cannot_be_judged_is_refused_by_its_key(files, films, tmp_path):
     reward = VideoAlign(*files, **OPTIONS)
     with pytest.raises(ValueError, match=r"a film must have at least 2 frames, not \[32, 32, 3\]"):
         reward([films[0][0]], PROMPTS[:1])
-    with pytest.raises(ValueError, match=r"text of a prompt holds <\|TA_reward\|>"):
-        reward([films[0]], [Prompt(id=0, source="s", text="a <|TA_reward|>")])
+
+
+@pytest.mark.parametrize("token", [*RATED.values(), QWEN[1]])
+def test_a_text_with_a_special_token_costs_no_other_film_its_score(files, films, token):
+    odd = Prompt(id=2, source="s", text=f"a {token}")
+    reward = VideoAlign(*files, **OPTIONS)
+    got = reward([films[0], *films], [odd, *PROMPTS])
+    assert isinstance(got[0], Missing) and f"holds {token}, a special token" in str(got[0])
+    assert got[1:] == pytest.approx(reward(films, PROMPTS), rel=1e-4, abs=1e-4)
 
 
 def test_the_question_is_the_published_one_around_the_text():

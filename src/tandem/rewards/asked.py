@@ -15,7 +15,8 @@ from tandem.hub import find_turn_end, list_ends, locate, read_processor
 from tandem.rewards.clip import texts_of
 from tandem.rewards.images import pixels
 from tandem.rewards.networks import Hosting, network, read
-from tandem.rewards.signature import batched
+from tandem.rewards.result import Missing
+from tandem.rewards.signature import batched, split_known
 from tandem.types import Prompt
 
 KEY = "reward.asked.function.path"
@@ -53,9 +54,28 @@ class Asked:
         self.tokenizer = self.processor.tokenizer
         self.model = network(AutoModelForImageTextToText, path, KEY, self.hosting)
 
-    def __call__(self, outputs: Sequence[Tensor], prompts: Sequence[Prompt]) -> list[float]:
-        rows = [*zip(outputs, texts_of(prompts), strict=True)]
-        return [score for part in self.hosting.parts(rows) for score in self.scores(part)]
+    def __call__(
+        self, outputs: Sequence[Tensor], prompts: Sequence[Prompt]
+    ) -> list[float | Missing]:
+        known, scores = split_known([self.readable(text) for text in texts_of(prompts)])
+        rows = [(outputs[place], text) for place, text in known.items()]
+        found = (score for part in self.hosting.parts(rows) for score in self.scores(part))
+        for place, score in zip(known, found, strict=True):
+            scores[place] = score
+        return scores
+
+    def readable(self, text: str) -> str | Missing:
+        """The text, or the reason why it cannot be put into a question."""
+        held = next((token for token in self.special_tokens if token in text), None)
+        if held is None:
+            return text
+        return Missing(f"the text of its prompt holds {held}, a special token of the judge")
+
+    @cached_property
+    def special_tokens(self) -> list[str]:
+        """Texts that the tokenizer reads as control tokens or as places of pictures."""
+        added = self.tokenizer.added_tokens_decoder.values()
+        return [str(token) for token in added if token.special]
 
     @torch.no_grad()
     def scores(self, rows: Sequence[tuple[Tensor, str]]) -> list[float]:

@@ -59,12 +59,19 @@ class GenEval2(Asked):
     def __call__(
         self, outputs: Sequence[Tensor], prompts: Sequence[Prompt]
     ) -> list[float | Missing | None]:
-        known, scores = split_known([questions_of(prompt) for prompt in prompts])
+        known, scores = split_known([self.readable_questions(prompt) for prompt in prompts])
         rows = [(outputs[place], *pair) for place, own in known.items() for pair in own]
         chances = iter([x for part in self.hosting.parts(rows) for x in self.chances(part)])
         for place, own in known.items():
             scores[place] = self.rule([next(chances) for _ in own])
         return scores
+
+    def readable_questions(self, prompt: Prompt) -> list[tuple[str, str]] | Missing | None:
+        """The pairs of `questions_of`, or the reason why one of them cannot be asked."""
+        pairs = questions_of(prompt)
+        questions = [question for question, _ in pairs] if isinstance(pairs, list) else []
+        read = map(self.readable, questions)
+        return next((x for x in read if isinstance(x, Missing)), pairs)
 
     @torch.no_grad()
     def chances(self, rows: Sequence[tuple[Tensor, str, str]]) -> list[float]:

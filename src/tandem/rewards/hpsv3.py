@@ -16,6 +16,7 @@ from tandem.hub import locate, read_processor
 from tandem.rewards.asked import Asked
 from tandem.rewards.images import pixels
 from tandem.rewards.networks import Hosting, fill, read
+from tandem.rewards.result import Missing
 from tandem.rewards.signature import batched
 from tandem.rewards.weights_file import refusing_others
 from tandem.types import Prompt
@@ -61,7 +62,9 @@ class HpsV3(Asked):
         config.get_text_config().vocab_size = len(self.tokenizer)
         self.model, self.head = load_weights(config, weights, self.hosting)
 
-    def __call__(self, outputs: Sequence[Tensor], prompts: Sequence[Prompt]) -> list[float]:
+    def __call__(
+        self, outputs: Sequence[Tensor], prompts: Sequence[Prompt]
+    ) -> list[float | Missing]:
         return super().__call__([*map(self.resize, outputs)], prompts)
 
     @torch.no_grad()
