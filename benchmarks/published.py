@@ -33,6 +33,7 @@ ROWS = {"GenEval": ("data=jsonl",)}
 CHAT = "reward.unified_reward.function.chat"
 VIDEO_REWARD = (
     "reward.video_align.function.part=VQ",
+    "reward.video_align.function.frames=14",  # two per second of 53 at 8 per second, in pairs
     "reward.video_align.function.weights=video_reward.safetensors",
     "reward.video_align.function.settings=model_config.json",
 )

@@ -75,6 +75,12 @@ def test_flow_grpos_noise_for_video_is_the_second_level_times_the_level():
     assert_close(step.std, levels[1] * sigma * (sigma - after).sqrt(), atol=0, rtol=1e-5)
 
 
+def test_the_video_reward_reads_two_frames_per_second_in_pairs():
+    video, frames_per_second = of_recipe("dance_grpo_vq_hunyuan_video"), 8
+    seconds = video.model.adapter.frames / frames_per_second
+    assert video.reward.video_align.function.frames == 2 * round(2 * seconds / 2)
+
+
 def test_runs_of_several_updates_per_rollout_have_as_many_rollouts_as_there():
     video, image = (
         of_recipe("dance_grpo_vq_hunyuan_video"),

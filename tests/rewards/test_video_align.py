@@ -143,6 +143,13 @@ def test_a_longer_film_is_looked_at_evenly_and_at_frames_in_pairs(files, films):
     assert reward([film], PROMPTS[:1]) == pytest.approx(reward([films[0]], PROMPTS[:1]))
 
 
+@pytest.mark.parametrize(("frames", "used"), [(5, 4), (7, 8), (13, 8), (15, 8)])
+def test_an_odd_number_of_frames_is_rounded_to_pairs_that_the_film_has(files, films, frames, used):
+    film = films[0][[0, 0, 1, 1, 2, 2, 3, 3, 3]]
+    reward = VideoAlign(*files, frames=frames, **OPTIONS)
+    assert reward.ask(film, "a")["video_grid_thw"][0, 0] == used // 2
+
+
 def test_frames_are_brought_to_the_area_in_whole_patches(files, films):
     reward = VideoAlign(*files, **(OPTIONS | {"area": 256}))
     assert reward.ask(films[1], "a")["video_grid_thw"].tolist() == [[2, 2, 8]]

@@ -59,7 +59,8 @@ class VideoAlign(Asked):
     ) -> None:
         """`path`: the base model, for its configuration and processor; `weights`: a safetensors
         file of all weights, with or without separate adapters; `settings`: its model_config.json;
-        `question`: contains each token of `RATED`; `frames`: evenly spread frames used per film;
+        `question`: contains each token of `RATED`; `frames`: evenly spread frames used per film,
+        rounded to an even number;
         `area`: largest number of pixels of a frame."""
         from safetensors.torch import load_file
         from transformers import AutoConfig
@@ -100,7 +101,8 @@ class VideoAlign(Asked):
         """The model's input, one row: two frames are one time step."""
         if not is_film(film) or len(film) < 2:
             raise ValueError(f"a film must have at least 2 frames, not {[*film.shape]}")
-        shown = select_frames(film, min(self.frames, len(film)) // 2 * 2)
+        pairs = min(round(self.frames / 2), len(film) // 2)  # as its authors round
+        shown = select_frames(film, 2 * pairs)
         patches, grid = self.cut(self.resize(shown))
         count = len(patches) // self.processor.image_processor.merge_size**2
         words = self.put(text).replace(self.mark, self.mark * count)
