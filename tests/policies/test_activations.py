@@ -53,6 +53,16 @@ def test_layers_of_two_policies_are_tiled_once_by_the_smaller_number():
     assert tiled.blocks[0].most == 3
 
 
+@pytest.mark.parametrize(("width", "warns"), [(16, True), (1, False)])
+def test_blocks_that_stay_whole_are_a_warning_that_names_their_share(width, warns, recwarn):
+    network = Network()
+    network.blocks.append(nn.Linear(width, width))  # a block that computes all by itself
+    tile_feed_forward(network, 3)
+    said = [str(one.message) for one in recwarn if "mlp_tile" in str(one.message)]
+    want = "model.mlp_tile=3: 1 of 2 blocks of Network, with 65% of the weights, have no feed-"
+    assert len(said) == warns and all(one.startswith(want) for one in said)
+
+
 def test_a_network_without_such_layers_says_so():
     network = nn.Sequential(nn.Linear(2, 2))
     with pytest.raises(

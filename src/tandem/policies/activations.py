@@ -3,6 +3,8 @@ sequence in tiles (sequence tiling, arXiv:2506.13996)."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from tandem.policies.language.pretrained import Numerics
 
 ENDINGS = ("MLP", "FeedForward")  # of class names, in transformers and in diffusers
+SMALL = 0.1  # share of the weights in other lists, such as the layers of an embedding
 
 
 def save_activations(model: nn.Module, numerics: Numerics) -> None:
@@ -41,19 +44,37 @@ def tile_feed_forward(network: nn.Module, tokens: int) -> None:
 
     Raises ValueError for a network without feed-forward layers.
     """
-    inside = [m for block in blocks_of(network) for m in block.modules()]
-    layers = [m for m in inside if type(m).__name__.endswith(ENDINGS)]
+    blocks = blocks_of(network)
+    layers_of = [[m for m in x.modules() if type(m).__name__.endswith(ENDINGS)] for x in blocks]
+    layers = [layer for own in layers_of for layer in own]
     if not layers:
         raise ValueError(
             f"model.mlp_tile={tokens}: {type(network).__name__} has no feed-forward layer with a "
             f"class name ...{' or ...'.join(ENDINGS)}; set model.mlp_tile=null"
         )
+    _warn_of_others(network, blocks, [bool(own) for own in layers_of], tokens)
     for layer in layers:
         if "read_tile" in vars(layer):  # tiled already by the other policy of these layers
             layer.tile = min(layer.tile, tokens)
             continue
         layer.read_tile, layer.tile = layer.forward, tokens
         layer.forward = MethodType(_read, layer)  # a deep copy binds it to the copied layer
+
+
+def _warn_of_others(
+    network: nn.Module, blocks: Sequence[nn.Module], tiled: Sequence[bool], tokens: int
+) -> None:
+    """Warn of blocks whose feed-forward part is not a layer, such as the single-stream ones of
+    FLUX: where one block is recomputed at a time, they are the peak."""
+    sizes = [sum(parameter.numel() for parameter in block.parameters()) for block in blocks]
+    share = sum(size for size, own in zip(sizes, tiled, strict=True) if not own) / sum(sizes)
+    if share > SMALL:
+        warnings.warn(
+            f"model.mlp_tile={tokens}: {len(blocks) - sum(tiled)} of {len(blocks)} blocks of "
+            f"{type(network).__name__}, with {share:.0%} of the weights, have no feed-forward "
+            "layer and are not tiled; estimate=true says whether it saves memory",
+            stacklevel=2,
+        )
 
 
 def _read(layer: nn.Module, x: Tensor, *others: Any, **named: Any) -> Tensor:
