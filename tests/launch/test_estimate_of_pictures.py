@@ -15,8 +15,11 @@ import tandem
 from tandem.config import build, check, compose
 from tandem.data.images import show
 from tandem.launch.memory_estimate import footprint, parts_of_a_rank, work_of
+from tandem.policies.flow.components import painter_of
+from tandem.policies.flow.velocity_model import VelocityModel
 from tandem.policies.memory.flow_outline import FlowOutline
 from tandem.policies.memory.tracker import Peak, fuse_torch_attention
+from tandem.policies.weights import FULL
 from tandem.types import Prompt
 
 ROWS = 64
@@ -84,6 +87,45 @@ def test_an_update_holds_what_was_estimated(model, folders):
     activations, measured = bytes_in_an_update(model, folders)
     assert activations.size == pytest.approx(measured, rel=SHARE)
     assert activations.says.startswith(f"forward and backward of {ROWS} points")
+
+
+def test_to_train_an_encoder_the_activations_of_the_frozen_transformer_are_held(folders):
+    own = ["algorithm=nft", "model.lora=null", "model.target_components=[text_encoder]"]
+    cfg = compose([*words_of("sd3_5_medium", folders), *own, "max_tokens_per_microbatch=1000000"])
+    policy, _, parts = estimate(cfg)
+    frozen = estimate(compose(words_of("sd3_5_medium", folders)))[0]
+    asked = [Prompt(id=0, source="t", text="a cat")] * ROWS
+    said = frozen.library.rows(asked, torch.device("cpu"), guided=False)
+    leaves = {name: x.requires_grad_() for name, x in said.prompted.items()}
+    network = painter_of(policy.model.network)
+    field = VelocityModel(network, policy.adapter, precision=FULL)
+    x = torch.randn(ROWS, *policy.adapter.latent_shape)
+
+    def step():
+        field.predict(x, torch.rand(ROWS), leaves).sum().backward()
+
+    step()
+    assert not any(p.requires_grad for p in network.parameters())
+    assert parts["activations"].size == pytest.approx(most_allocated(step), rel=SHARE)
+
+
+def test_beside_a_trained_encoder_the_others_stay_and_the_reference_copies_it_alone(folders):
+    own = ["algorithm=flow_grpo", "model.lora=null", "model.target_components=[text_encoder]"]
+    cfg = compose([*words_of("sd3_5_medium", folders), *own])
+    work = work_of(cfg, check(cfg), 1)
+    policy, request = build(cfg.model), request_of(cfg, frozenset({"ref_logp"}))
+    parts = {part.name: part for part in footprint(policy, request, work)}
+    policy.load(request)
+    components = policy.adapter.reading(torch.device("cpu")).components
+    beside = (components["text_encoder_2"], components["text_encoder_3"])
+    assert parts["encoders"].phase == "always"
+    assert parts["encoders"].size == sum(p.nbytes for own in beside for p in own.parameters())
+    trained = policy.model.network["text_encoder"]
+    held = sum(x.nbytes for x in (*trained.parameters(), *trained.buffers()))
+    assert parts["reference"].size == held
+    moved = replace(request, offload=frozenset({"reference"}))
+    away = footprint(build(cfg.model), moved, work)
+    assert {p.name: p.size for p in away}["reference"] == parts["weights"].size > held
 
 
 def test_a_pass_has_as_many_points_as_training_cuts_a_row_into(folders):

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tandem.policies.flow.components import readers_of
 from tandem.policies.flow.families.autoencoders import samples_at_once
 from tandem.policies.flow.sampling import SamplingPlan, queried_steps
 from tandem.policies.flow.velocity_model import cost_of_points
@@ -62,7 +63,8 @@ def of_learners(outline: FlowOutline) -> list[Part]:
 
 
 def of_other_networks(outline: FlowOutline) -> list[Part]:
-    """The VAE, which stays loaded, and text encoders, which are loaded to encode prompts."""
+    """The VAE, which stays loaded, and frozen text encoders, which are loaded to encode prompts, or
+    stay beside a trained one."""
     vae, encoders = outline.other_networks("VAE"), outline.other_networks("encoders")
     sizes = [size_of(own.parameters()) for own in encoders] or [0]
     apart, away = (name in outline.request.offload for name in ("encoders", "vae"))
@@ -81,7 +83,7 @@ def of_other_networks(outline: FlowOutline) -> list[Part]:
             says=count_by_dtype([x for own in encoders for x in own.parameters()])
             + (", one at a time" if apart else ""),
             lower=narrow if apart else f"{narrow}, or set trainer.offload=[encoders]",
-            phase="encoding",
+            phase="always" if readers_of(outline.model) else "encoding",
         ),
     ]
 

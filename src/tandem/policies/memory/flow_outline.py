@@ -9,7 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from tandem.policies.flow.adapter import Autoencoding, Outlined
-from tandem.policies.flow.components import choose_trained, painter_of
+from tandem.policies.flow.components import (
+    choose_trained,
+    components,
+    learns,
+    painter_of,
+    readers_of,
+)
 from tandem.policies.flow.critic import new_critic
 from tandem.policies.flow.embeddings import PromptEmbedding
 from tandem.policies.flow.lora import add_adapters
@@ -73,6 +79,15 @@ class FlowOutline(Outline):
             adapter_of_teacher(self.adapter).outline(str(weights_of(x)), dtype) for x in folders
         ]
 
+    def copied(self, *, shards: bool) -> list[Tensor]:
+        """Networks that do not learn serve both, unless the copy is moved or sharded."""
+        every = super().copied(shards=shards)
+        if shards or "reference" in self.request.offload:
+            return every
+        frozen = [part for part in components(self.model).values() if not learns(part)]
+        alike = {x for part in frozen for x in (*part.parameters(), *part.buffers())}
+        return [x for x in every if x not in alike]
+
     @property
     def networks(self) -> list[nn.Module]:
         return [*super().networks, *self.learners.values()]
@@ -127,6 +142,8 @@ class FlowOutline(Outline):
         field = VelocityModel(of or self.model, self.adapter, precision=FULL)
         x = torch.empty(rows, *self.adapter.latent_shape, device="meta")
         blank = self.adapter.blank(rows)
+        if readers_of(self.model):  # the encoders' gradient passes through all of the transformer
+            blank = {name: x.requires_grad_(x.is_floating_point()) for name, x in blank.items()}
         prompts = PromptEmbedding(prompted=blank, unprompted=blank if scale > 1 else None)
         at = x, torch.empty(rows, device="meta"), prompts
         if not with_values:

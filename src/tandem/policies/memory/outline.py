@@ -68,6 +68,10 @@ class Outline:
         """Whether there is a frozen copy of the weights."""
         return self.reads_reference and self.lora is None
 
+    def copied(self, *, shards: bool) -> list[Tensor]:
+        """The weights of a frozen copy."""
+        return [*self.base, *self.model.buffers()]
+
     @property
     def networks(self) -> list[nn.Module]:
         return [self.model] if self.critic is None else [self.model, self.critic]

@@ -38,6 +38,7 @@ class PromptReaders(ABC):
     offload: frozenset[str]
     readers: tuple[str, ...]  # the parts of a folder that turn text into conditions
     optional: frozenset[str] = frozenset()  # readers that a folder may lack
+    trained: tuple[str, ...] = ()  # readers that are networks of the policy
     unread: tuple[str, ...] = ()  # other parts, not loaded to save memory
 
     @abstractmethod
@@ -93,6 +94,7 @@ class PromptReaders(ABC):
         return {}
 
     def outline_readers(self) -> list[nn.Module]:
-        """The encoders, on the meta device."""
-        there = [part for part in self.readers if (self.folder / part / "config.json").is_file()]
+        """The frozen encoders, on the meta device."""
+        frozen = [part for part in self.readers if part not in self.trained]
+        there = [part for part in frozen if (self.folder / part / "config.json").is_file()]
         return [outline_reader(self.folder, part, self.encoder_dtype) for part in there]

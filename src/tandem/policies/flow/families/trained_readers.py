@@ -39,6 +39,7 @@ class TrainedReaders(PromptReaders):
                 f"model.target_components names {name}, but model.path={self.folder} has only "
                 f"{', '.join([*self.transformers(), *there])}"
             )
+        self.trained = (*self.trained, name)
         if next(self.network.parameters()).is_meta:
             return outline_reader(self.folder, name, dtype)
         self.asked = {}
