@@ -1,11 +1,13 @@
 """Families of pipelines compared with diffusers: `make families` writes docs/families.md."""
 
+import re
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest.mock import patch
 
+import diffusers
 import torch
 from diffusers import DiffusionPipeline
 from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_plus as edit_plus
@@ -63,8 +65,9 @@ NOTES = """
 
 ## Diffusers pipelines without an adapter
 
-Flow pipelines of the installed diffusers, by folder, and what an adapter needs that does not exist
-here. An adapter for a family like those above takes 60 to 100 lines: [how](howto/flow_family.md).
+Flow pipelines of the installed diffusers, and what an adapter needs that does not exist here: by
+folder, and those of the families above by class, without its ending `Pipeline`. An adapter for a
+family like those above takes 60 to 100 lines: [how](howto/flow_family.md).
 
 | pipelines | what is missing |
 |---|---|
@@ -75,10 +78,14 @@ ADAPTED = (
     "stable_diffusion_3 wan z_image"
 )
 REMAINING = {
-    "aura_flow bria krea2 ovis_image prx qwenimage21": "only the adapter: they encode, guide and "
-    "step as families above do",
+    "aura_flow krea2 prx qwenimage21": "only the adapter: they encode, guide and step as families "
+    "above do",
+    "bria ovis_image": "only the adapter; their pipelines load no LoRA",
     "joyimage": "only the adapter; it edits, and its pipeline loads no LoRA",
-    "chronoedit easyanimate sana_video": "only the adapter, on `Films`",
+    "chronoedit sana_video": "only the adapter, on `Films`",
+    "easyanimate motif_video": "only the adapter, on `Films`; their pipelines load no LoRA",
+    "anyflow": "a flow map: its transformer takes two noise levels, before and after the step",
+    "helios": "a video in chunks, each from those before it, by its own scheduler",
     "bria_fibo bria_fibo2": "a condition of the states of many layers of a text encoder, about "
     "100 MB per thousand tokens in the embedding cache",
     "chroma": "with activation checkpointing, diffusers leaves the text mask out of the "
@@ -108,16 +115,31 @@ REMAINING = {
     "lucy sana_wm": "an input video or a camera path, for which rows have no column",
     "ace_step longcat_audio_dit stable_audio_3": "sound, for which there is no reward here",
 }
-LEFT = (
-    "| `wan`: VACE, Animate | inputs besides noise that are not part of a prompt |",
-    "| `hunyuan_video`, `hunyuan_video1_5`, `ltx`: image to video | the image as tokens of a "
-    "language model, a SigLIP or a first latent frame with its own noise level |",
-    "| `skyreels_v2`: image to video, diffusion forcing | only the adapter; a noise level per "
-    "frame |",
-    "| `ltx2`: image to video, conditions, upsampling | a start from earlier outputs |",
-    "| inpainting, image to image, control for the others | a mask or a first image in a prompt |",
-    "",
-)
+# Pipelines of those folders by class, without the ending.
+LEFT = {
+    "QwenImageEdit": "only the adapter: the first Qwen-Image-Edit, with one image of a megapixel",
+    "QwenImageLayered": "several pictures with transparency for one prompt",
+    "Flux2KleinKV": "keys and values of the input images that the first step leaves to the others",
+    "ZImageOmni": "a SigLIP and tokens of images within the text",
+    "SanaSprint*": "consistency steps: a scheduler that draws noise anew",
+    "WanVACE WanAnimate WanVideoToVideo": "inputs besides noise that are not part of a prompt",
+    "HunyuanVideoImageToVideo HunyuanSkyreelsImageToVideo HunyuanVideo15ImageToVideo": "the image "
+    "as tokens of a language model, a SigLIP or a first latent frame with its own noise level",
+    "HunyuanVideoFramepack": "sections of a video, each from those before it",
+    "LTXCondition": "images and videos as frames with their own noise levels, and levels that are "
+    "linear, then quadratic: LTX-Video from 0.9.5 on",
+    "LTXI2VLongMultiPrompt LTX*LatentUpsample LTX2Condition LTX2ImageToVideo LTX2DFR* LTX2HDR "
+    "LTX2InContext LTX2VideoDiffusionDecode": "a start from earlier outputs, or from a video",
+    "SkyReelsV2ImageToVideo": "only the adapter",
+    "SkyReelsV2DiffusionForcing*": "a noise level per frame",
+    "*Control* *Inpaint *Img2Img FluxFill FluxPriorRedux": "a mask, an edge map or a first image "
+    "in a prompt",
+}
+# Folders of modular pipelines alone.
+MODULAR = {
+    "anima echo flux3 minimax_h3 minimax_music3 wan_animate_2": "modular pipelines alone: a folder "
+    "with another index, and no class of a pipeline to compare with",
+}
 STEPS = 3
 TEXTS = ("red", 'a "green" square on grey')
 EVERY = FAMILIES | VARIANTS
@@ -205,24 +227,43 @@ def gap(ours: Tensor, theirs: Tensor) -> float:
     return (ours - theirs).abs().max().item()
 
 
-def flow_pipelines() -> set[str]:
-    """Folders of diffusers' pipelines whose code names a flow-matching scheduler."""
-    import diffusers.pipelines
+def flow_pipelines() -> dict[str, set[str]]:
+    """The classes of diffusers' pipelines by folder, where an adapter or a scheduler of
+    flows is."""
+    marks = (
+        "FlowMatch", "flow_shift", "use_flow", "flow_prediction", "FlowMap", "HeliosScheduler",
+        "calculate_shift",
+    )  # fmt: skip
+    found: dict[str, set[str]] = {folder: set() for folder in ADAPTED.split()}
+    for file in folder_of("pipelines").glob("*/*.py"):
+        if any(mark in file.read_text(encoding="utf-8") for mark in marks):
+            found.setdefault(file.parent.name, set())
+    for folder, classes in found.items():
+        for file in folder_of("pipelines").glob(f"{folder}/pipeline_*.py"):
+            classes |= {*re.findall(r"^class (\w+)Pipeline\(", file.read_text("utf-8"), re.M)}
+    return found
 
-    (home,) = diffusers.pipelines.__path__
-    marks = ("FlowMatch", "flow_shift", "use_flow")
-    return {
-        file.parent.name
-        for file in Path(home).glob("*/*.py")
-        if any(mark in file.read_text(encoding="utf-8") for mark in marks)
-    }
+
+def modular_folders() -> set[str]:
+    """Folders of modular pipelines without pipelines of the same name."""
+    folders = {x.parent.name for x in folder_of("modular_pipelines").glob("*/__init__.py")}
+    return folders - {x.name for x in folder_of("pipelines").iterdir()}
+
+
+def folder_of(package: str) -> Path:
+    return Path(diffusers.__file__).parent / package
+
+
+def missing() -> list[str]:
+    """The table rows of what has no adapter."""
+    told = REMAINING | LEFT | MODULAR
+    return [f"| `{'`, `'.join(names.split())}` | {why} |" for names, why in told.items()]
 
 
 def page() -> str:
     with tempfile.TemporaryDirectory() as folder:
         rows = [row(name, Path(folder)) for name in FAMILIES]
-    left = [f"| `{'`, `'.join(names.split())}` | {why} |" for names, why in REMAINING.items()]
-    return "\n".join([INTRODUCTION, *HEAD, *rows, NOTES.rstrip(), *left, *LEFT])
+    return "\n".join([INTRODUCTION, *HEAD, *rows, NOTES.rstrip(), *missing(), ""])
 
 
 if __name__ == "__main__":
