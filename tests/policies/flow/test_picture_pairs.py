@@ -17,6 +17,7 @@ from tandem.evaluation.preference_accuracy import compare_pairs
 from tandem.evaluation.settings import Pictures
 from tandem.launch import pairs
 from tandem.losses.preference import dpo
+from tandem.policies.flow import admission
 from tandem.training.collect import Clock, RolloutSource
 from tandem.training.strategies import kto_kl, preference_pairs
 from tandem.types import Prompt, Scores
@@ -111,6 +112,16 @@ def test_a_pair_is_admitted_if_both_of_its_pictures_fit(policy):
     assert reasons[3] == "has no picture; set data.pictures=true if rows name files"
     assert pairs.admit_mismatched(policy, offered)[0] == kept
     assert [p.id for p in pairs.admit_with_pairs(policy, offered)[0]] == [0]
+
+
+@pytest.mark.parametrize("size", [None, (8, 8)])
+def test_a_picture_for_a_model_of_videos_gets_no_advice_on_its_size(size):
+    films = SimpleNamespace(image_shape=(5, 8, 8, 3))
+    one = replace(make_prompts()[0], media=show(torch.zeros(8, 8, 3, dtype=torch.uint8)), size=size)
+    assert admission.refuse_picture(one, films) == (
+        "has a picture, but the model makes videos; choose an algorithm that trains on its own "
+        "samples, such as algorithm=flow_grpo"
+    )
 
 
 def test_mismatched_rows_show_the_pictures_of_another_prompt(policy):

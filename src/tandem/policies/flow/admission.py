@@ -128,6 +128,12 @@ def refuse_picture(prompt: Prompt, adapter: Adapter) -> str | None:
         wanted, whose = (*adapter.image_shape[:-3], *prompt.size, 3), "its row asks for"
     if prompt.media.shape == wanted:
         return None
+    if len(prompt.media.shape) != len(wanted):
+        one, many = ("picture", "videos") if len(wanted) == 4 else ("video", "pictures")
+        return (
+            f"has a {one}, but the model makes {many}; choose an algorithm that trains on its own "
+            "samples, such as algorithm=flow_grpo"
+        )
     has, wants = ("x".join(map(str, shape)) for shape in (prompt.media.shape, wanted))
     said = f"has a picture of {has}, but {whose} {wants}"
     if prompt.size is not None:
