@@ -93,6 +93,14 @@ def test_a_text_to_get_away_from_is_another_input_than_the_same_text_as_a_prompt
     assert len({*tmp_path.rglob("*.safetensors")}) == 2
 
 
+def test_no_two_inputs_have_one_file():
+    near = [
+        PromptInput(text="negative:ugly"), PromptInput(text="ugly", negative=True),
+        PromptInput(text="a\n(8, 8)"), PromptInput(text="a", size=(8, 8)),
+    ]  # fmt: skip
+    assert len({one.name for one in near}) == len(near)
+
+
 def test_no_half_file_is_left_and_none_is_read(tmp_path):
     some = library(Counting(), tmp_path)
     some.prepare(inputs("red"), CPU)

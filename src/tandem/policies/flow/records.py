@@ -47,10 +47,9 @@ class PromptInput:
     @property
     def name(self) -> str:
         """A hash of all fields."""
-        said = f"negative:{self.text}" if self.negative else self.text
-        shown = [f"\n{picture.name}" for picture in self.images]
-        sized = [] if self.size is None else [f"\n{self.size}"]
-        return hashlib.sha256("".join([said, *shown, *sized]).encode()).hexdigest()
+        shown = [picture.name for picture in self.images]
+        fields = repr((self.text, shown, self.negative, self.size))
+        return hashlib.sha256(fields.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
