@@ -25,6 +25,7 @@ def test_of_another_shape_the_middle_is_shown():
     assert (fit_picture(picture, (4, 4)) == 200).all()
     assert (fit_picture(picture.transpose(0, 1), (2, 2)) == 200).all()
     assert fit_picture(picture, (16, 24)).shape == (16, 24, 3)
+    assert (fit_picture(picture[:1, :1] + 200, (2, 512)) == 200).all()
 
 
 def test_what_is_encoded_is_known_by_its_text_and_all_of_its_pictures():

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from tandem.data.decoding import middle
 from tandem.policies.flow.families.autoencoders import Autoencoded
 from tandem.policies.flow.records import Condition, PromptInput
 
@@ -19,10 +20,7 @@ def input_latents(condition: Condition) -> tuple[Tensor, ...]:
 
 def fit_picture(picture: Tensor, size: tuple[int, int]) -> Tensor:
     """A picture cropped at its centre and resized to height x width: uint8 [H, W, 3]."""
-    height, width = picture.shape[:2]
-    high = min(height, width * size[0] // size[1])
-    wide = min(width, height * size[1] // size[0])
-    top, left = (height - high) // 2, (width - wide) // 2
+    top, left, high, wide = middle(*picture.shape[:2], size)
     cut = picture[top : top + high, left : left + wide]
     if cut.shape[:2] == size:
         return cut
