@@ -49,6 +49,9 @@ NOTES = """
   evaluation.steps=4 dynamics/schedule=linear_shift dynamics.schedule.shift=1`.
 * On the hub, the image processors of FLUX.2-dev and Qwen-Image-Edit need torchvision. The latter
   is loaded without its video part; the former was tried with its tokenizer alone.
+* Input images are cropped and resized to the size of the generated image, and compared at that
+  size. On their own, the pipelines of FLUX.1-Kontext and Qwen-Image-Edit resize them to about a
+  megapixel in their own shape.
 * Wan's folders name UniPC, which rounds times to whole thousandths: the gap is to the same
   pipeline with `FlowMatchEulerDiscreteScheduler`.
 * Wan 2.2 A14B trains both of its transformers, each at the noise levels that the folder names for
