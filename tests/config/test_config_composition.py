@@ -484,3 +484,12 @@ def test_a_number_of_a_reward_needs_no_word_for_its_wrapper():
         ConfigError, match=r"^unknown key 'reward\.length\.limt': .*length\.function\.limit'"
     ):
         compose(["reward=length", "reward.length.limt=7"])
+
+
+def test_a_null_from_which_another_value_is_computed_is_named():
+    words = ["model=sd3_5_medium", "model.path=x", "data.path=x", "model.latent_size=null"]
+    with pytest.raises(ConfigError, match=r"^model\.latent_size=null: \S+ is computed from it; "):
+        to_plain(compose(words))
+    words[-1] = "model.adapter.resolution=abc"  # beside model.adapter.width=null, which is right
+    with pytest.raises(ConfigError, match="mul takes numbers, got abc"):
+        to_plain(compose(words))

@@ -35,7 +35,24 @@ def to_plain(node: DictConfig | ListConfig | Any) -> Any:
     try:
         return OmegaConf.to_container(node, resolve=True)
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{error.full_key}: {shorten_reason(error)}") from error
+        said = f"{error.full_key}: {shorten_reason(error)}"
+        empty = find_null(node._get_root(), error.full_key) if "None" in said else None
+        if empty is not None:
+            said = f"{empty}=null: {error.full_key} is computed from it; set a value"
+        raise ConfigError(said) from error
+
+
+def find_null(root: DictConfig, key: str) -> str | None:
+    """The first key without a value among those that the value at `key` is computed from."""
+    raw, asked, seen = dict(iterate_leaves(root)), [key], set()
+    while asked:
+        key = asked.pop()
+        if key in raw and raw[key] is None:
+            return key
+        if key not in seen:
+            seen.add(key)
+            asked += REFERENCE.findall(str(raw.get(key)))
+    return None
 
 
 def as_text(value: Any) -> Any:
