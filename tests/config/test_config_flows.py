@@ -240,3 +240,13 @@ def test_a_configuration_is_checked_alike_where_a_caller_computes_no_gradients()
     with torch.no_grad():
         assert check(flow("dynamics=flow_sde")).choices["dynamics"] == "flow_sde"
         assert not torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("data", ["image_folder", "jsonl"])
+@pytest.mark.parametrize("algorithm", ["sft", "dpo"])
+def test_a_model_of_films_learns_from_no_files(algorithm, data):
+    line = f"model=wan2_1_1_3b algorithm={algorithm} data={data} data.path=there"
+    with pytest.raises(ConfigError, match=rf"makes films, which data={data} has none of; set an"):
+        check(compose(line.split()))
+    sampled = f"model=wan2_1_1_3b algorithm=flow_grpo data={data} data.path=there"
+    check(compose(sampled.split()))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from typing import Any
 
-from tandem.contracts import facts_of, numbers_of, rewards_read_by
+from tandem.contracts import facts_of, is_foreign, numbers_of, rewards_read_by
 from tandem.data.mixture import complaint
 from tandem.evaluation.settings import Pictures
 from tandem.legality.case import Case, Part, unknown
@@ -146,6 +146,19 @@ def rewards_of_films_see_films(case: Case) -> Iterator[str]:
             )
 
 
+def films_are_sampled(case: Case) -> Iterator[str]:
+    """Rows of Tandem's datasets hold pictures, so a model of films learns from its samples."""
+    datasets = [case.data, *(one["data"] for one in datasets_of(case.data).values())]
+    if not (case.is_offline and _makes_films(case)) or any(is_foreign(x.target) for x in datasets):
+        return
+    chosen = case.plan.choices
+    yield (
+        f"algorithm={chosen['algorithm']} learns from rows of data, and model={chosen['model']} "
+        f"makes films, which data={chosen['data']} has none of; set an algorithm that trains on "
+        "its own samples, such as algorithm=flow_grpo, or a dataset of your own"
+    )
+
+
 def frames_are_of_films(case: Case) -> Iterator[str]:
     """Keys of frames are for rewards of pictures on films."""
     functions, without = _functions(case), {"frames": None, "of_frames": "mean"}
@@ -224,6 +237,7 @@ RULES = (
     pictures_can_have_that_size,
     training_pictures_have_the_models_size,
     frames_are_of_films,
+    films_are_sampled,
     ranges_rise,
     datasets_have_their_numbers,
     datasets_name_their_rewards,
