@@ -64,7 +64,9 @@ def of_weights(outline: Outline, work: Workload) -> list[Part]:
         own = size_of(adapters), count_by_dtype(adapters), "lower model.lora.r"
         parts.append(_shared_part("adapters", *own))
     elif outline.has_reference:
-        parts.append(of_reference(outline, outline.size_of(outline.copied(shards=work.shards))))
+        parts.append(
+            of_reference(outline, outline.size_of(outline.reference_weights(shards=work.shards)))
+        )
     if outline.critic is not None:
         own = list(outline.critic.parameters())
         parts.append(

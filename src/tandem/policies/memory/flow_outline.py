@@ -79,9 +79,9 @@ class FlowOutline(Outline):
             adapter_of_teacher(self.adapter).outline(str(weights_of(x)), dtype) for x in folders
         ]
 
-    def copied(self, *, shards: bool) -> list[Tensor]:
+    def reference_weights(self, *, shards: bool) -> list[Tensor]:
         """Networks that do not learn serve both, unless the copy is moved or sharded."""
-        every = super().copied(shards=shards)
+        every = super().reference_weights(shards=shards)
         if shards or "reference" in self.request.offload:
             return every
         frozen = [part for part in components(self.model).values() if not learns(part)]

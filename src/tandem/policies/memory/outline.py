@@ -68,7 +68,7 @@ class Outline:
         """Whether there is a frozen copy of the weights."""
         return self.reads_reference and self.lora is None
 
-    def copied(self, *, shards: bool) -> list[Tensor]:
+    def reference_weights(self, *, shards: bool) -> list[Tensor]:
         """The weights of a frozen copy."""
         return [*self.base, *self.model.buffers()]
 
