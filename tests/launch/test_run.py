@@ -30,6 +30,7 @@ from tandem.launch import run
 from tandem.launch.evaluation import whose_weights
 from tandem.launch.run import Result
 from tandem.launch.stops import stops
+from tandem.policies.language.token_policy import TokenPolicy
 from tandem.record import jsonl, room
 from tandem.record.finished import completed_iterations as finished_at
 from tandem.record.reading.runs import read as read_run
@@ -370,6 +371,27 @@ def test_longer_resumed_runs_begin_as_shorter_ones_ended(straight, tmp_path):
     assert [line["iteration"] for line in lines(longer)] == [0, 1, 2, 3]
     assert lines(longer)[:2] == lines(straight)[:2]
     assert finished_at(longer) == read_run(longer).config["iterations"] == 3
+
+
+def test_a_longer_run_that_ends_while_its_model_is_saved_is_not_finished(
+    straight, tmp_path, monkeypatch
+):
+    longer = shutil.copytree(straight, tmp_path / "run")
+    save = TokenPolicy.save
+    monkeypatch.setattr(TokenPolicy, "save", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        tandem.train(f"resume={longer}", "iterations=3")
+    monkeypatch.setattr(TokenPolicy, "save", save)
+    assert lines(longer)[-1]["iteration"] == 3
+    assert finished_at(longer) is None
+    tandem.train(f"resume={longer}")
+    assert finished_at(longer) == 3
+    before, after = (load_file(one / "model" / "model.safetensors") for one in (straight, longer))
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_resumed_run_has_the_reference_that_it_began_with(warmed, tmp_path):

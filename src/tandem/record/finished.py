@@ -8,6 +8,7 @@ from pathlib import Path
 from tandem.record import jsonl
 
 CHECKPOINTS, METRICS, CONFIG = "checkpoints", "metrics.jsonl", "config.yaml"
+CURVES = "curves.png"  # drawn last, after the model was saved
 SOLVED = "guards/solved"  # in the last line of a run that ended early, as all rewards were full
 ITERATIONS = re.compile(r"^iterations: (\d+)$", re.M)
 
@@ -15,7 +16,8 @@ ITERATIONS = re.compile(r"^iterations: (\d+)$", re.M)
 def completed_iterations(run_dir: Path) -> int | None:
     """The number of iterations of a complete run, with a model and curves; None: it is incomplete.
 
-    It is that of the configuration, or fewer if all rewards were full. The curves are drawn last.
+    It is that of the configuration, or fewer if all rewards were full. The curves are drawn last,
+    and removed when the run goes on.
     """
     wanted = planned_iterations(run_dir)
     lines = [] if wanted is None else jsonl.read_iterations(run_dir / METRICS)
@@ -24,7 +26,7 @@ def completed_iterations(run_dir: Path) -> int | None:
     done = lines[-1]
     if done != wanted and SOLVED not in jsonl.read(run_dir / METRICS)[-1]:
         return None
-    left = (f"{CHECKPOINTS}/step_{done:06d}", "model", "curves.png")
+    left = (f"{CHECKPOINTS}/step_{done:06d}", "model", CURVES)
     return done if all((run_dir / name).exists() for name in left) else None
 
 

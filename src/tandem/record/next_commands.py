@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 from tandem.record import jsonl
+from tandem.record.finished import CURVES
 from tandem.record.terminal import line
 from tandem.stop import command_to_resume, interpreter
 
@@ -16,7 +17,7 @@ def next_commands(run_dir: Path, *, iterations: int) -> str:
     """Lines for the terminal. The example prompt is one that the last evaluation scored high."""
     place = shlex.quote(str(run_dir))
     python = interpreter()
-    curves = run_dir / "curves.png"
+    curves = run_dir / CURVES
     lines = [line("curves", str(curves))] if curves.is_file() else []
     lines += [
         line("sample", f"{python} -m tandem sample {place} {shlex.quote(example(run_dir))}"),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tandem.record import durable, jsonl
+from tandem.record.finished import CURVES
 from tandem.record.fonts import boxes_for_missing_letters
 from tandem.record.galleries import draw_progress
 from tandem.record.panels import PAINTED, Lines, Panel, panels_of
@@ -51,7 +52,7 @@ def draw_curves(run_dir: Path) -> Path:
         _draw_tries(places.pop(2 if count > 2 else -1), tries)
     for axes, panel in zip(places, panels, strict=True):
         _draw(axes, panel, lines)
-    return _save(figure, run_dir / "curves.png", run_dir.name)
+    return _save(figure, run_dir / CURVES, run_dir.name)
 
 
 def draw_heatmap(run_dir: Path) -> Path | None:

@@ -22,6 +22,7 @@ import yaml
 
 from tandem.evaluation.text_drift import mean_distance
 from tandem.record import durable, galleries, jsonl
+from tandem.record.finished import CURVES
 from tandem.record.latest import home_of_runs, point_latest
 from tandem.record.manifest import new_manifest, start
 from tandem.record.mirrors import Job, Mirror, Mirrors, Run
@@ -162,7 +163,9 @@ class RunRecord:
         return next((line for line in lines if line.get(name) is not None), None)
 
     def cut(self, iteration: int) -> None:
-        """Remove the lines and samples of `iteration` and later ones, and torn lines."""
+        """Remove the lines and samples of `iteration` and later ones, torn lines, and the curves,
+        which mark a finished run: its model may be of fewer iterations."""
+        (self.folder / CURVES).unlink(missing_ok=True)
         for name in LOGS:
             jsonl.cut(self.folder / name, iteration)
         for path in (self.folder / "samples").rglob("iteration_*.*"):
