@@ -275,8 +275,10 @@ def test_the_command_of_the_report_can_be_copied(tmp_path):
 def test_a_run_that_outlived_its_killed_sweep_is_finished_once_its_record_says_so(tmp_path):
     start(tmp_path / "run")
     write_run(tmp_path / "run", [0.25, 0.5], iterations=1)
-    assert status.read_job(tmp_path / "run").state == "stopped"  # its model was not saved yet
+    (tmp_path / "run" / "checkpoints" / "step_000001").mkdir()
     (tmp_path / "run" / "model").mkdir()
+    assert status.read_job(tmp_path / "run").state == "stopped"  # its model may be half saved
+    (tmp_path / "run" / "curves.png").touch()
     done = status.read_job(tmp_path / "run", ["x=1"])
     assert (done.state, done.reason) == ("finished", None)
     write_run(tmp_path / "short", [0.25, 0.5], iterations=2)

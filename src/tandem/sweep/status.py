@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import IO, Literal
 
 from tandem.record import durable
+from tandem.record.finished import completed_iterations
 from tandem.record.foreign import UNREADABLE, plain, read_object
 from tandem.record.reading.logs import Log
 from tandem.record.reading.planned import PLAN, read_planned
-from tandem.record.reading.runs import METRICS, read
+from tandem.record.reading.runs import METRICS
 from tandem.record.reading.states import JOB, LOCK, is_locked
 from tandem.record.secrets import scrub, scrub_words
 from tandem.settings.renamed import present_overrides
@@ -33,7 +34,6 @@ from tandem.stop import INTERRUPTED
 
 PLAN_LOCK = "sweep.lock"
 LOG = "output.log"
-MODEL = "model"  # saved last, at the end of training
 HEADLINES = ("eval/accuracy", "eval/reward")  # the first one that a run has
 GLANCE = 0.5  # seconds, far more than a process needs to check a lock
 # taken: its folder holds a run of another command line.
@@ -207,8 +207,8 @@ def _state(
 
 def _is_through(folder: Path) -> bool:
     """Whether a run without a recorded exit code is complete according to its own record."""
-    with suppress(ValueError):  # a folder without a record
-        return read(folder).is_finished and (folder / MODEL).is_dir()
+    with suppress(*UNREADABLE):  # a folder without a readable record
+        return completed_iterations(folder) is not None
     return False
 
 
