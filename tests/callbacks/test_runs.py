@@ -21,7 +21,7 @@ from tandem.advantages.baselines import MovingAverage
 from tandem.evaluation.settings import Answers
 from tandem.record import jsonl
 from tandem.record.checkpoint import find_newest_whole
-from tandem.stop import Abandoned, command_to_resume, list_heard
+from tandem.stop import Abandoned, Stop, command_to_resume, list_heard
 from tandem.threads import ENDING
 from tandem.training.callbacks import INTERRUPTED, Interrupt, Interrupted
 
@@ -208,14 +208,22 @@ def test_a_signal_that_is_repeated_within_a_second_is_one(tmp_path, straight, ca
     assert_same_run(tmp_path, straight)
 
 
-def test_a_run_without_a_whole_checkpoint_begins_again_and_says_why(tmp_path, straight, caplog):
+def test_a_run_with_damaged_checkpoints_alone_is_not_begun_again(tmp_path, straight):
     with pytest.raises(Interrupted):
         run(tmp_path, reward=signals_at(50, signal.SIGINT))
-    (tmp_path / "checkpoints" / "step_000001" / "state.json").write_text("{}")
-    with caplog.at_level(logging.WARNING, logger="tandem"):
+    state, logs = tmp_path / "checkpoints" / "step_000001" / "state.json", read_logs(tmp_path)
+    whole = state.read_bytes()
+    state.write_text("{}")
+    with pytest.raises(Stop, match=r"step_000001: state\.json has 2 bytes.*; restore one, or rem"):
         run(tmp_path, resume=True)
-    assert "skipped torn checkpoint step_000001: state.json has 2 bytes" in caplog.text
+    assert read_logs(tmp_path) == logs
+    state.write_bytes(whole)
+    run(tmp_path, resume=True)
     assert_same_run(tmp_path, straight)
+
+
+def read_logs(folder) -> list[bytes]:
+    return [(folder / log).read_bytes() for log in ("metrics.jsonl", "evaluations.jsonl")]
 
 
 def test_an_error_closes_the_record_and_gives_the_signals_back(tmp_path):

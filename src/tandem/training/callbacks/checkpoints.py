@@ -30,6 +30,10 @@ OF_ANOTHER_RUN = (
     "%s was written by another run (id %s in its manifest.json, and %s here): its weights go on "
     "with the configuration and the seed of this run, and the lines before it are of this run"
 )
+NONE_WHOLE = (
+    "no checkpoint in {} is whole ({}); restore one, or remove them all, metrics.jsonl and the "
+    "other logs to start again"
+)
 LAST_SECONDS = 60.0  # that a failed rank waits for a checkpoint being written
 CALLBACK_RAISED = (
     "a callback raised at the end of iteration %d; its checkpoint is saved, without what the "
@@ -203,9 +207,12 @@ def restore(
     """Restore weights, optimiser, state and record to the start of an iteration, and return it.
 
     Tensors are copied in place, which keeps their alignment and hence bit-identical results.
-    Without a complete checkpoint the run starts from the beginning.
+    Without a checkpoint the run starts from the beginning. Raises Stop if there are only damaged
+    ones, which no kill leaves.
     """
     found = find_newest_whole(record.folder / FOLDER)
+    if found.path is None and found.skipped:
+        raise Stop(NONE_WHOLE.format(record.folder / FOLDER, "; ".join(found.skipped)))
     for reason in found.skipped:
         log.warning(reason)
     if found.path is not None:
