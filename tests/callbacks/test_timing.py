@@ -1,9 +1,14 @@
 """The seconds of a run, over all its starts and devices."""
 
+import time
+from dataclasses import replace
+from pkgutil import resolve_name
+
 import pytest
-from toy_run import ITERATIONS, run
+from toy_run import ITERATIONS, SETTINGS, run
 
 from tandem.record import jsonl
+from tandem.record.reading.runs import read
 from tandem.training.callbacks.recording import accumulate_times
 
 
@@ -37,3 +42,33 @@ def test_a_resumed_run_goes_on_counting_from_the_checkpoint(tmp_path):
         assert spent[0] > 0
         assert len({*spent}) == len(spent)
     assert not any("time/gpu" in line for line in timing)
+
+
+def test_weights_are_placed_at_the_time_at_which_they_were_reached(tmp_path, monkeypatch):
+    """On a clock by which an iteration takes 10 s of the updates and an evaluation 1000 s."""
+    clock = [0.0]
+    for name in ("perf_counter", "process_time"):
+        monkeypatch.setattr(time, name, lambda: clock[0])
+    takes(monkeypatch, "tandem.training.module.PostTraining.training_step", 10, clock)
+    takes(monkeypatch, "tandem.training.callbacks.evaluating.Evaluating.measure", 1000, clock)
+    run(tmp_path, evaluation=replace(SETTINGS, every=3))
+    (tmp_path / "config.yaml").write_text(f"seed: 0\niterations: {ITERATIONS}\n")
+    found = read(tmp_path)
+    for axis in ("seconds", "cpu_seconds"):
+        assert found.curve("eval/accuracy", axis).x.tolist() == [0, 1030, 2060]
+        assert found.curve("samples", axis).x.tolist() == [0, 1010, 1020, 1030, 2040, 2050, 2060]
+    total = [line["time/total"] for line in jsonl.read(tmp_path / "timing.jsonl")]
+    assert total == [1010, 1020, 1030, 2040, 2050, 2060, 3060]
+
+
+def takes(monkeypatch, name: str, seconds: float, clock: list[float]) -> None:
+    """Let a method take seconds of this clock."""
+    owner, method = name.rsplit(".", 1)
+    own = getattr(resolve_name(owner), method)
+
+    def timed(*given, **options):
+        found = own(*given, **options)
+        clock[0] += seconds
+        return found
+
+    monkeypatch.setattr(name, timed)

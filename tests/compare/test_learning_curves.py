@@ -68,6 +68,14 @@ def test_an_axis_does_not_run_backwards_where_a_slow_run_died(tmp_path):
     assert found.middle.tolist() == [0, 500.5, 502.5, 504.5]
 
 
+def test_a_run_of_an_earlier_version_that_went_on_has_seconds_in_all_its_lines(tmp_path):
+    folder = write_run(tmp_path / "run", [0.0, 0.1, 0.2])
+    timing = (folder / "timing.jsonl").read_text()
+    last = '"time/reached": 3.5, "time/total": 4.0'
+    (folder / "timing.jsonl").write_text(timing.replace('"time/total": 4.0', last))
+    assert read(folder).curve("eval/accuracy", "seconds").x.tolist() == [0, 2, 3.5]
+
+
 def test_runs_evaluated_at_other_iterations_meet_where_both_were(tmp_path):
     often = read(write_run(tmp_path / "often", [0.0, 0.1, 0.2, 0.3, 0.4], every=5))
     seldom = read(write_run(tmp_path / "seldom", [0.0, 0.5, 0.6], every=10))

@@ -36,7 +36,10 @@ ANSWER_WITHIN = 2.0  # of them, for the server to respond
 FALL_BACK = 5.0  # of them, for the client to start, to give up, and to start again offline
 # Seconds at the end for pending uploads; `wandb sync --include-online` does the rest.
 UPLOAD_WITHIN = 60.0
-AXES = ("iteration", "samples", "tokens", "steps", "time/total", "time/cpu", "time/gpu")
+AXES = (
+    *("iteration", "samples", "tokens", "steps"),
+    *("time/reached", "time/reached_cpu", "time/reached_gpu"),
+)
 LONGEST_TAG = 64  # characters, W&B's own limit
 STAGING = "WANDB_DATA_DIR"
 

@@ -1,6 +1,7 @@
 """The report on W&B: its panels, its runs, our tables in it, and its error messages."""
 
 import json
+import shutil
 
 import pytest
 import wandb
@@ -66,6 +67,16 @@ def test_the_metric_is_drawn_on_every_axis_that_the_runs_have(sweep):
     assert [(panel.y, panel.x) for panel in grid.panels[5:]] == [(["reward/mean"], "tokens")]
     corners = {(panel.layout.x, panel.layout.y) for panel in grid.panels}
     assert len(corners) == len(grid.panels)
+
+
+def test_seconds_are_drawn_where_weights_were_reached_if_the_runs_recorded_it(sweep, tmp_path):
+    folder = shutil.copytree(sweep, tmp_path / "sweep")
+    for log in folder.glob("*/timing.jsonl"):
+        log.write_text(log.read_text().replace('"time/cpu"', '"time/reached": 1.0, "time/cpu"'))
+    _, report = build(folder)
+    (grid,) = [block for block in report.blocks if isinstance(block, wr.PanelGrid)]
+    drawn = {panel.x for panel in grid.panels if panel.y == ["eval/accuracy"]}
+    assert "time/reached" in drawn and "time/total" not in drawn
 
 
 def test_steps_of_flows_are_their_tokens(tmp_path):

@@ -166,6 +166,6 @@ def axes(found: Comparison) -> dict[str, str]:
 
 
 def _key(axis: str, runs: Sequence[Run]) -> str:
-    """The first key of an axis that a run has: tokens, or steps for a flow model."""
-    _, names = AXES[axis]
-    return next((name for name in names if any(name in run.names() for run in runs)), names[0])
+    """The key of an axis that most of the runs have: tokens, or steps for a flow model."""
+    log, names = AXES[axis]
+    return max(names, key=lambda name: sum(name in run.logs[log].names() for run in runs))

@@ -28,14 +28,15 @@ from tandem.record.reading.states import State, is_working
 CONFIG, MANIFEST, METRICS, TIMING = "config.yaml", "manifest.json", "metrics.jsonl", "timing.jsonl"
 EVALUATIONS = "evaluations.jsonl"
 MOST = {"seed": 2**63, "iterations": MOST_ITERATIONS}  # one more than a configuration may have
-# Axes by the name a user gives: which log has it, under which names, the first one that is there.
+# Axes by the name a user gives: which log has it, under which names, the first one that a line has.
+# Earlier versions recorded the time at the end of a line's iteration alone.
 AXES = {
     "iterations": (METRICS, ("iteration",)),
     "samples": (METRICS, ("samples",)),
     "tokens": (METRICS, ("tokens", "steps")),  # of a flow: denoising steps
-    "seconds": (TIMING, ("time/total",)),
-    "cpu_seconds": (TIMING, ("time/cpu",)),
-    "gpu_seconds": (TIMING, ("time/gpu",)),
+    "seconds": (TIMING, ("time/reached", "time/total")),
+    "cpu_seconds": (TIMING, ("time/reached_cpu", "time/cpu")),
+    "gpu_seconds": (TIMING, ("time/reached_gpu", "time/gpu")),
 }
 
 
@@ -94,8 +95,8 @@ class Run:
         log, names = AXES[axis]
         found = np.full(len(iterations), np.nan)
         for name in names:
-            if not np.isfinite(found).any():
-                found = self.logs[log].numbers(name, iterations)
+            own = self.logs[log].numbers(name, iterations)
+            found = np.where(np.isfinite(found), found, own)
         return found
 
     def curve(self, metric: str, axis: str = "iterations") -> Curve:

@@ -150,6 +150,7 @@ class Evaluating(Callback):
             self.checkpoints.spared = [line["iteration"] for line in best if line is not None]
 
     def _finish(self, trainer: Trainer, module: PostTraining) -> None:
+        self.recording.reach(module)
         if self.settings.every:
             self.measure(trainer, module, full=True)
         self.recording.write_last(trainer, module)

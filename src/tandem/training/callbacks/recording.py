@@ -17,7 +17,13 @@ from tandem.record.run_record import RunRecord
 from tandem.training.module import PostTraining
 
 SAMPLES = 4  # best ones and as many worst ones
-TOTALS = ("time/total", "time/cpu", "time/gpu")  # seconds, accumulated over the starts of a run
+# Seconds at the end of a line's iteration, accumulated over the starts of a run -> the same at its
+# beginning, where the weights that the line describes were reached.
+TOTALS = {
+    "time/total": "time/reached",
+    "time/cpu": "time/reached_cpu",
+    "time/gpu": "time/reached_gpu",
+}
 
 
 class Recording(Callback):
@@ -27,18 +33,22 @@ class Recording(Callback):
         self.record, self.samples_every = record, samples_every
 
     def on_fit_start(self, trainer: Trainer, module: PostTraining) -> None:
-        self.before = self.record.totals(TOTALS)
+        self.before = self.record.totals([*TOTALS])
         self.gpus = 0 if module.device.type == "cpu" else trainer.world_size
-        self.began, self.began_processor = time.perf_counter(), time.process_time()
+        self.began = read_clocks()
         if trainer.is_global_zero:
             self.record.open(module.iteration)
 
     def on_train_batch_start(self, trainer: Trainer, module: PostTraining, *_: object) -> None:
-        # A line describes the weights at the start, hence the samples that led to them.
-        self.counters = self._counters(module)
-        self.started = time.perf_counter()
+        self.reach(module)
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
+
+    def reach(self, module: PostTraining) -> None:
+        """Note the samples and the time that led to the present weights, before they are evaluated:
+        a line describes them."""
+        self.counters = {"samples": module.samples_seen, module.policy.unit: module.steps_seen}
+        self.reached = read_clocks()
 
     def on_train_batch_end(self, trainer: Trainer, module: PostTraining, *_: object) -> None:
         totals = self._totals()
@@ -47,7 +57,7 @@ class Recording(Callback):
         iteration = module.iteration - 1
         seconds = (
             time.perf_counter()
-            - self.started
+            - self.reached[0]
             - self.record.pending_numbers.get("time/evaluate", 0.0)
         )
         unit = module.policy.unit
@@ -74,7 +84,7 @@ class Recording(Callback):
         totals = self._totals()
         if trainer.is_global_zero:
             solved = {SOLVED: module.full_iterations} if module.is_solved else {}
-            self.record.write(module.iteration, self._counters(module) | solved, totals)
+            self.record.write(module.iteration, self.counters | solved, totals)
 
     def on_exception(self, trainer: Trainer, module: PostTraining, exception: Exception) -> None:
         self._close(trainer)
@@ -86,16 +96,23 @@ class Recording(Callback):
         if trainer.is_global_zero:
             self.record.close()
 
-    def _counters(self, module: PostTraining) -> dict[str, float]:
-        return {"samples": module.samples_seen, module.policy.unit: module.steps_seen}
-
     def _totals(self) -> dict[str, float]:
-        """Times of all starts of the run so far, over all ranks. A collective call."""
-        seconds = time.perf_counter() - self.began
-        own = torch.tensor(time.process_time() - self.began_processor, dtype=torch.float64)
-        everywhere = distributed.all_sum(own).item()
-        spent = accumulate_times(self.before, seconds=seconds, processor=everywhere, gpus=self.gpus)
-        return {**spent, "perf/peak_memory_gib": peak_memory() / 2**30}
+        """Times of all starts of the run, until now and until the weights of this line were
+        reached, over all ranks. A collective call."""
+        (began, began_processor), moments = self.began, (read_clocks(), self.reached)
+        own = [processor - began_processor for _, processor in moments]
+        everywhere = distributed.all_sum(torch.tensor(own, dtype=torch.float64)).tolist()
+        now, reached = (
+            accumulate_times(self.before, seconds=at - began, processor=spent, gpus=self.gpus)
+            for (at, _), spent in zip(moments, everywhere, strict=True)
+        )
+        renamed = {TOTALS[name]: spent for name, spent in reached.items()}
+        return {**now, **renamed, "perf/peak_memory_gib": peak_memory() / 2**30}
+
+
+def read_clocks() -> tuple[float, float]:
+    """Seconds now: of the wall clock, and of all cores for this process."""
+    return time.perf_counter(), time.process_time()
 
 
 def accumulate_times(
