@@ -189,6 +189,28 @@ def test_nothing_is_left_to_run_where_all_is_told_apart(tmp_path):
     assert sentence.startswith("grpo is the best of these")
 
 
+def test_of_a_metric_of_unknown_direction_none_is_the_best(tmp_path):
+    finals = scatter(5, 0.2, 0.01)
+    for algorithm, scores in finals.items():
+        for seed, score in enumerate(scores):
+            folder, also = tmp_path / f"{algorithm}{seed}", {"eval/missing": [score]}
+            write_run(folder, [0.5], seed=seed, algorithm=algorithm, also=also)
+    found = compare_runs(tmp_path, metric="eval/missing")
+    assert "It is above rloo by" in write_headline(found)
+    assert write_next(found) == []
+
+
+@pytest.mark.parametrize("n", [3, 6])
+def test_variants_that_tie_do_not_lack_seeds_of_each_other(tmp_path, n):
+    """By rounding rloo has the higher mean, and grpo is not below it over the same seeds."""
+    finals = {"grpo": [0.16, 0.19, 0.09] * (n // 3), "rloo": [0.09, 0.16, 0.19] * (n // 3)}
+    found = compare_runs(write_sweep(tmp_path, finals), power_for=0.1)
+    assert [(pair.better.name, pair.other.name) for pair in found.pairs] == [("grpo", "rloo")]
+    sentence, command = write_next(found)
+    assert sentence.startswith("Run 5 seeds of each" if n == 3 else "Run 8 seeds of each to sep")
+    assert "algorithm=grpo,rloo" in command or "algorithm=rloo,grpo" in command
+
+
 def two(folder, **changes):
     """Two algorithms; `changes` apply to the second."""
     for seed in range(3):

@@ -11,7 +11,7 @@ from tandem.compare.judges import describe_hacked
 from tandem.compare.more_seeds import write_command
 from tandem.compare.multitask import TaskAggregate
 from tandem.compare.pairs import FEWEST_FOR_POWER, Pair
-from tandem.compare.scores import Scored, rank
+from tandem.compare.scores import Scored, is_score, rank
 from tandem.compare.statistics.intervals import ROUNDING
 from tandem.compare.texts import (
     NAMED,
@@ -170,7 +170,8 @@ def write_next(found: Comparison) -> list[str]:
 def _suggest(found: Comparison) -> Iterator[str]:
     best = rank(found.variants)[0]
     own = pairs_of(best, found.pairs)
-    against = [pair for pair in own if pair.other is best]  # on the seeds of both
+    # On the seeds of both; over the same seeds only rounding puts one first here and second there.
+    against = [pair for pair in own if pair.other is best and pair.is_partly_paired]
     left_open = [pair for pair in own if not pair.distinct]
     fewest = min(len(one.scores) for one in found.variants)
     if against:
@@ -179,7 +180,8 @@ def _suggest(found: Comparison) -> Iterator[str]:
             f"with {list_rivals(best, against, len(own))}: run the same seeds of each."
         )
     elif not left_open:
-        yield f"{best.name} is the best of these: evaluate it on data not used to choose it."
+        if is_score(found.metric):
+            yield f"{best.name} is the best of these: evaluate it on data not used to choose it."
     elif fewest < FEWEST_FOR_POWER:
         yield f"Run {FEWEST_FOR_POWER} seeds of each: with fewer the spread is too uncertain."
         yield from write_command(found.variants, FEWEST_FOR_POWER)
@@ -211,4 +213,4 @@ def _suggest_seeds(best: Scored, left_open: Sequence[Pair]) -> Iterator[str]:
     if said:
         yield " ".join(said)
     if worth:
-        yield from write_command([best, *(pair.other for pair in told)], most)
+        yield from write_command([best, *(find_rival(best, pair) for pair in told)], most)

@@ -81,9 +81,15 @@ class Pair:
         """The name of the test, with the number of paired seeds if a side has more."""
         if not self.paired_on:
             return "Welch"
-        n, all_paired = len(self.paired_on), {len(self.paired_on)} == {*self.seeds}
-        one, other = self.seeds
-        return "paired t" if all_paired else f"paired t on {n} of {one} and {other} seeds"
+        n, (one, other) = len(self.paired_on), self.seeds
+        if self.is_partly_paired:
+            return f"paired t on {n} of {one} and {other} seeds"
+        return "paired t"
+
+    @property
+    def is_partly_paired(self) -> bool:
+        """Whether its difference is over the seeds of both, and a side has more."""
+        return bool(self.paired_on) and {len(self.paired_on)} != {*self.seeds}
 
     @property
     def fewest(self) -> int:
