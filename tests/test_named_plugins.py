@@ -5,6 +5,8 @@ from written_plugin import words_of
 
 import tandem
 from tandem.config import ConfigError, check, compose
+from tandem.record.finished import completed_iterations
+from tandem.record.reading.runs import read
 
 pytestmark = pytest.mark.usefixtures("unregistered")
 
@@ -102,6 +104,10 @@ class Saving(Shift):
     def on_save_checkpoint(self, trainer, module, checkpoint):
         checkpoint["steps"] = self.steps
 
+class Early(Shift):
+    def on_train_batch_end(self, trainer, module, *_):
+        trainer.should_stop = True
+
 class Plain:
     pass
 """
@@ -141,6 +147,14 @@ def test_a_callback_that_raises_does_not_cost_its_iteration(plugin, tmp_path, ca
         tandem.train(*call_plugin(plugin, "Failing"), "checkpoints.every=9")
     assert [one.name for one in (tmp_path / "run" / "checkpoints").iterdir()] == ["step_000001"]
     assert "a callback raised at the end of iteration 1" in caplog.text
+
+
+def test_a_run_that_a_callback_ends_is_finished_and_may_go_on(plugin, tmp_path):
+    tandem.train(*call_plugin(plugin, "Early"), "iterations=3")
+    assert completed_iterations(tmp_path / "run") == 1
+    assert read(tmp_path / "run").state == "finished"
+    tandem.train(f"resume={tmp_path / 'run'}", "iterations=4")
+    assert completed_iterations(tmp_path / "run") == 2
 
 
 STREAMS = """

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.record.finished import SOLVED
+from tandem.record.finished import ENDED_EARLY, SOLVED
 from tandem.record.foreign import (
     JSON_BYTES,
     LOG_BYTES,
@@ -68,9 +68,10 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        lines = self.logs[METRICS].iterations
-        solved = np.isfinite(self.logs[METRICS].numbers(SOLVED, lines[-1:])).any()
-        return len(lines) > 0 and bool(solved or self.iterations >= self.config["iterations"])
+        log = self.logs[METRICS]
+        last = log.iterations[-1:]
+        early = any(np.isfinite(log.numbers(x, last)).any() for x in (SOLVED, ENDED_EARLY))
+        return len(last) > 0 and (early or self.iterations >= self.config["iterations"])
 
     @property
     def state(self) -> State:

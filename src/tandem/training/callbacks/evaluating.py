@@ -132,7 +132,7 @@ class Evaluating(Callback):
         try:
             guards.check_hacking(said, module.iteration)
         except Stop:
-            self.recording.write_last(trainer, module)
+            self.recording.write_last(trainer, module, stopped=True)
             raise
 
     def _describe_checkpoint(self, step: int) -> str:

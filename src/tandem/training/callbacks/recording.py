@@ -12,7 +12,7 @@ from lightning.pytorch import Callback, Trainer
 
 from tandem import distributed
 from tandem.evaluation.sample_tables import select_extremes
-from tandem.record.finished import SOLVED
+from tandem.record.finished import ENDED_EARLY, SOLVED
 from tandem.record.run_record import RunRecord
 from tandem.training.module import PostTraining
 
@@ -75,16 +75,20 @@ class Recording(Callback):
             self.record.samples(iteration, rows)
         self.record.write(iteration, {**self.counters, **module.report}, {**timing, **totals})
 
-    def write_last(self, trainer: Trainer, module: PostTraining) -> None:
-        """Write the line after the last iteration: the final evaluation and the counters, and of a
-        run that is solved, for how many iterations.
+    def write_last(self, trainer: Trainer, module: PostTraining, *, stopped: bool = False) -> None:
+        """Write the line after the last iteration: the final evaluation and the counters. A run
+        that ended early is marked as finished, unless a guard stopped it.
 
         A collective call; rank 0 writes.
         """
         totals = self._totals()
         if trainer.is_global_zero:
-            solved = {SOLVED: module.full_iterations} if module.is_solved else {}
-            self.record.write(module.iteration, self.counters | solved, totals)
+            mark = {}
+            if module.is_solved:
+                mark = {SOLVED: module.full_iterations}
+            elif module.iteration < module.plan.iterations and not stopped:
+                mark = {ENDED_EARLY: module.iteration}
+            self.record.write(module.iteration, self.counters | mark, totals)
 
     def on_exception(self, trainer: Trainer, module: PostTraining, exception: Exception) -> None:
         self._close(trainer)
