@@ -191,6 +191,14 @@ def test_a_name_that_points_here_is_refused(tmp_path, host):
         assert status == 403 and "eval/accuracy" not in said
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "localhost:8000"])
+def test_its_own_machine_is_served_also_without_the_port_that_clients_leave_out(tmp_path, host):
+    """As they do for port 80."""
+    write_sweep(tmp_path, {"grpo": [0.5]})
+    with serve(watch(tmp_path)) as server:
+        assert answer(server, "/data.json", host=host)[0] == 200
+
+
 @pytest.mark.system
 def test_control_c_ends_it(tmp_path):
     write_sweep(tmp_path, {"grpo": [0.5]})

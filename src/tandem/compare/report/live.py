@@ -175,7 +175,7 @@ class Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "tandem", ""
 
     def do_GET(self) -> None:
-        if self.headers.get("Host", "").rpartition(":")[0] not in NAMES:
+        if self.headers.get("Host", "").partition(":")[0] not in NAMES:
             self._send(403, "text/plain", b"this page is only served to its own machine")
             return
         asked = urlsplit(self.path)
