@@ -124,11 +124,14 @@ def _check_numbers(found: Sequence[object]) -> None:
 
 
 def tables_of(places: Iterable[str]) -> tuple[list[Table], list[str]]:
-    """The selection tables of the sweeps among these places, and why some cannot be shown."""
+    """The selection tables of the sweeps among these places, each with a name of its own, and why
+    some cannot be shown."""
     made, left_out = [], []
     for place in map(Path, places):
         try:
-            made += [table(found)] if (found := read(place)) is not None else []
+            if (found := read(place)) is not None:
+                name = f"selection_{len(made) + 1}" if made else "selection"
+                made.append(replace(table(found), name=name))
         except ValueError as error:  # the runs can be compared without it
             left_out.append(plain(f"left out: {error}"))
     return made, left_out

@@ -10,11 +10,12 @@ import pytest
 import torch
 from written_runs import wordy, write_run, write_sweep
 
-from tandem.compare import expected_bands
+from tandem.compare import expected_bands, selection
 from tandem.compare.__main__ import main
 from tandem.compare.comparison import Request, compare
 from tandem.compare.report.payload import make_empty_payload
 from tandem.compare.report.write import write_page, write_report
+from tandem.compare.selection import Candidate
 from tandem.record import durable
 from tandem.record.reading.runs import find, read
 from tandem.record.reading.variants import group_runs
@@ -222,6 +223,20 @@ def test_out_writes_everything_with_where_it_comes_from(sweep, tmp_path):
     for name in written - {"curves.pdf", "scores.pdf"}:
         assert "6 runs, seeds 0, 1, 2" in (tmp_path / name).read_text()
     assert (tmp_path / "curves.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_each_sweep_has_files_of_its_selection(tmp_path):
+    for name, seed in (("a", 0), ("b", 1)):
+        write_run(tmp_path / name / "run", [0.0, 0.5], seed=seed)
+        best = Candidate(name=f"best of {name}", mean=0.5, seeds=[seed], without=[])
+        chosen = {"metric": "eval/accuracy", "candidates": [best], "silent": [], "fresh": []}
+        selection.write(tmp_path / name, selection.Selection(**chosen, overrides=[]))
+    out = tmp_path / "out"
+    main([str(tmp_path / "a"), str(tmp_path / "b"), f"out={out}"])
+    assert "best of a" in (out / "selection.md").read_text()
+    assert "best of b" in (out / "selection_2.md").read_text()
+    main([str(tmp_path / "a"), f"out={out}"])
+    assert (out / "selection.md").exists() and not (out / "selection_2.md").exists()
 
 
 def test_the_first_sample_is_one_on_which_the_variants_differ(tmp_path):
