@@ -83,6 +83,25 @@ def test_a_run_that_ended_before_is_not_inside(tmp_path, kept):
     assert describe_judged(found) == "inside at the 3 of 6 points reached"
 
 
+def test_runs_that_ended_early_by_themselves_are_inside_the_band_made_of_them(tmp_path):
+    for seed in range(10):
+        own = curve(seed)[: 4 + seed % 3]
+        folder = tmp_path / "runs" / str(seed)
+        mark_as_solved(write_run(folder, own, seed=seed, every=10, iterations=50))
+    runs = [read(path) for path in find([tmp_path / "runs"])]
+    expected_bands.save(tmp_path, group_runs(runs), METRIC)
+    kept = expected_bands.load(tmp_path)
+    judged = [bands.judge(run, kept) for run in runs]
+    assert {describe_judged(one) for one in judged} == {"inside at all 5 points"}
+    assert all(one.holds for one in judged)
+
+
+def mark_as_solved(folder):
+    """As training marks the last line."""
+    log = folder / "metrics.jsonl"
+    log.write_text(log.read_text().rstrip().removesuffix("}") + ', "guards/solved": 5}\n')
+
+
 def test_a_run_belongs_to_the_variant_of_its_configuration(tmp_path, kept):
     assert judge(tmp_path, kept, curve(1), algorithm="rloo").expected.name == "rloo"
     other = judge(tmp_path / "other", kept, curve(1), algorithm="rloo", optimizer={"lr": 3e-4})
@@ -102,6 +121,9 @@ def test_fewer_than_ten_seeds_make_no_band(tmp_path):
     kept = experiment(tmp_path, seeds=5, algorithms=("grpo",))
     found = judge(tmp_path, kept, curve(99, shift=-0.5))
     assert found.holds and describe_judged(found) == "no band yet, n = 5 of 10"
+    died = judge(tmp_path / "died", kept, curve(99)[:3], iterations=50)
+    assert not died.holds
+    assert describe_judged(died) == "no band yet, n = 5 of 10; 3 of 6 points reached"
 
 
 def test_a_share_ends_at_one_and_a_reward_does_not():

@@ -54,7 +54,10 @@ def judge(run: Run, experiment: Experiment) -> Judged:
     nearest, against, unknown = min(found, key=lambda item: (len(item[1]), len(item[2])))
     curve = run.curve(experiment.metric, AXIS)
     at = dict(zip(curve.x.tolist(), curve.y.tolist(), strict=True))
-    values = np.array([at.get(x, math.nan) for x in nearest.band.x.tolist()])
+    x = nearest.band.x
+    values = np.array([at.get(own, math.nan) for own in x.tolist()])
+    if run.is_finished and len(curve.x):  # one that ended early goes on as seeds of the band do
+        values[x > curve.x[-1]] = curve.y[-1]
     return Judged(run=run, expected=nearest, against=against, unknown=unknown, values=values)
 
 
@@ -72,15 +75,17 @@ def describe_judged(judged: Judged) -> str:
     band = judged.expected.band
     if judged.against:
         return f"different configuration: {list_differences(judged.against)}"
+    reached = f"{judged.comes} of {len(band.x)} points reached"
     if band.n < FEWEST_FOR_BAND:
-        return f"no band yet, n = {band.n} of {FEWEST_FOR_BAND}"
+        left = f"; {reached}" if judged.comes < len(band.x) else ""
+        return f"no band yet, n = {band.n} of {FEWEST_FOR_BAND}{left}"
     if judged.outside.any():
         return _describe_leaving(judged)
     if not judged.comes:
         return "no value at any of these iterations"
     if judged.comes < len(band.x):
         yet = "; in progress" if judged.run.state == "running" else ""
-        return f"inside at the {judged.comes} of {len(band.x)} points reached{yet}"
+        return f"inside at the {reached}{yet}"
     known = int((~np.isnan(band.low)).sum())
     return f"inside at all {known} points" if known else "all seeds agree: no band"
 
