@@ -103,12 +103,14 @@ def test_samples_that_a_link_leads_to_are_not_shown(folder):
         {"steps": [1]},
         {"output": {"file": "../../good0/private.png", "place": 0, "size": [1, 1]}},
         {"output": {"file": "none.png", "place": 0, "size": [1, 1]}},
+        {"output": {"file": "own.png", "place": 0, "size": [0, 0]}},
     ],
 )
 def test_samples_that_cannot_be_shown_are_named_and_left_out(folder, changes):
     save(torch.zeros(1, 1, 3, dtype=torch.uint8), folder / "good0" / "private.png")
     table = folder / "odd" / "samples" / "iteration_000001.jsonl"
     table.parent.mkdir(exist_ok=True)
+    save(torch.zeros(1000, 1000, 3, dtype=torch.uint8), table.parent / "own.png")
     table.write_text(json.dumps(ROW | changes) + "\n")
     found = make_gallery([Variant(name="odd", runs=[read(folder / "odd")])])
     assert found["columns"] == []

@@ -37,7 +37,7 @@ def record(tmp_path) -> RunRecord:
 def find_image(folder, row: dict) -> torch.Tensor:
     where = row["output"]
     sheet = pictures.load(folder / where["file"])
-    return pictures.cut_tiles(sheet, tuple(where["size"]))[where["place"]]
+    return pictures.cut_tile(sheet, where["size"], where["place"])
 
 
 def test_a_row_says_where_the_very_pixels_of_its_picture_are(record):
@@ -121,7 +121,8 @@ def test_a_strip_follows_the_first_picture_of_each_prompt(record, monkeypatch):
     galleries.draw_progress(record.folder)
     assert strips["columns"] == ["0", "5", "20"]
     assert strips["rows"] == ["red", "blue"]
-    levels = [t[0, 0, 0].item() for t in pictures.cut_tiles(strips["sheet"], (5, 5))]
+    tiles = [pictures.cut_tile(strips["sheet"], (5, 5), place) for place in range(6)]
+    levels = [tile[0, 0, 0].item() for tile in tiles]
     assert levels == [100, 105, 120] * 2
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tandem.record.pictures import (
-    cut_tiles,
+    cut_tile,
     draw_strip,
     enlarge,
     lay_out_grid,
@@ -34,9 +34,23 @@ def test_a_grid_goes_row_by_row_with_paper_between_and_in_the_places_left_over()
 @pytest.mark.parametrize(("count", "columns"), [(1, 1), (1, 4), (6, 3), (7, 3), (5, 1)])
 def test_tiles_take_a_grid_apart(count, columns):
     pictures = [torch.randint(0, 256, (5, 3, 3), dtype=torch.uint8) for _ in range(count)]
-    places = cut_tiles(lay_out_grid(pictures, columns), (5, 3))
-    assert all(torch.equal(a, b) for a, b in zip(places, pictures, strict=False))
-    assert len(places) == -(-count // columns) * columns
+    sheet = lay_out_grid(pictures, columns)
+    for place, own in enumerate(pictures):
+        assert torch.equal(cut_tile(sheet, (5, 3), place), own)
+    places = -(-count // columns) * columns
+    for place in range(count, places):
+        assert cut_tile(sheet, (5, 3), place).eq(255).all()
+    with pytest.raises(ValueError, match="no tile"):
+        cut_tile(sheet, (5, 3), places)
+
+
+@pytest.mark.parametrize(
+    ("size", "place"),
+    [([0, 0], 0), ([4, -1], 0), ([4, 60], 0), ([4.0, 6], 0), ([4], 0), ([4, 6], -1), ([4, 6], "0")],
+)
+def test_a_tile_that_no_grid_has_is_refused(size, place):
+    with pytest.raises(ValueError, match="no tile"):
+        cut_tile(lay_out_grid([level(1)], 1), size, place)
 
 
 @pytest.mark.parametrize(("pictures", "columns"), [([], 2), ([level(1)], 0)])
@@ -56,13 +70,13 @@ def test_a_strip_has_a_sample_a_row_and_an_iteration_a_column():
     frames = {20: [level(3), level(4)], 0: [level(1), level(2)]}
     shown, sheet = draw_strip(frames)
     assert shown == [0, 20]
-    assert levels(cut_tiles(sheet, (4, 6))) == [1, 3, 2, 4]
+    assert levels(cut_tile(sheet, (4, 6), place) for place in range(4)) == [1, 3, 2, 4]
 
 
 def test_a_long_strip_keeps_both_ends_and_spreads_what_it_keeps():
     shown, sheet = draw_strip({10 * i: [level(i)] for i in range(25)}, most=4)
     assert shown == [0, 80, 160, 240]
-    assert levels(cut_tiles(sheet, (4, 6))) == [0, 8, 16, 24]
+    assert levels(cut_tile(sheet, (4, 6), place) for place in range(4)) == [0, 8, 16, 24]
     assert draw_strip({7: [level(1)]}, most=4)[0] == [7]
 
 

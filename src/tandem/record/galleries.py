@@ -214,17 +214,16 @@ def read_shown(table: Path, rows: Rows) -> Iterator[tuple[Mapping, str | Tensor]
 
     Pictures are uint8 [H, W, 3].
     """
-    tiles: dict[str, list[Tensor]] = {}
+    sheets: dict[str, Tensor] = {}
     for row in rows:
         where = row["output"]
         if isinstance(where, str):
             yield row, where
             continue
-        if where["file"] not in tiles:
+        if where["file"] not in sheets:
             place = table.parent / where["file"]
             if not place.resolve().is_relative_to(table.parent.resolve()):
                 raise ValueError(f"{table}: {where['file']} is outside the run directory")
             check_file(place, JSON_BYTES)
-            pixels = pictures.load(place)
-            tiles[where["file"]] = pictures.cut_tiles(pixels, tuple(where["size"]))
-        yield row, tiles[where["file"]][where["place"]]
+            sheets[where["file"]] = pictures.load(place)
+        yield row, pictures.cut_tile(sheets[where["file"]], where["size"], where["place"])

@@ -33,7 +33,7 @@ def lay_out_grid(pictures: Sequence[Tensor], columns: int) -> Tensor:
     """A grid of pictures, row by row, in tiles of the largest height and width, with paper between
     and in empty tiles: [H, W, 3].
 
-    `cut_tiles` recovers pictures of one size. Raises ValueError without pictures or columns.
+    `cut_tile` recovers pictures of one size. Raises ValueError without pictures or columns.
     """
     if not pictures or columns < 1:
         raise ValueError(f"a grid needs a picture and a column, not {len(pictures)} in {columns}")
@@ -46,12 +46,16 @@ def lay_out_grid(pictures: Sequence[Tensor], columns: int) -> Tensor:
     return sheet
 
 
-def cut_tiles(sheet: Tensor, size: tuple[int, int]) -> list[Tensor]:
-    """The tiles of a grid, each of that height and width, row by row. `sheet`: [H, W, 3]."""
-    height, width = size
-    return [
-        sheet[top : top + height, left : left + width] for top, left in _find_corners(sheet, size)
-    ]
+def cut_tile(sheet: Tensor, size: Sequence[int], place: int) -> Tensor:
+    """One tile of a grid of tiles of that height and width, counted row by row: [H, W, 3] -> [h, w,
+    3]. Raises ValueError for a tile that the grid does not have."""
+    if [*map(type, (*size, place))] == [int] * 3 and min(size) > 0 and place >= 0:
+        (height, width), (high, wide) = size, sheet.shape[:2]
+        row, column = divmod(place, max(1, (wide - GAP) // (width + GAP)))
+        top, left = GAP + row * (height + GAP), GAP + column * (width + GAP)
+        if top + height <= high and left + width <= wide:
+            return sheet[top : top + height, left : left + width]
+    raise ValueError(f"there is no tile {place} of size {size}")
 
 
 def draw_strip(
