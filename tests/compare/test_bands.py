@@ -194,6 +194,23 @@ def test_another_metric_than_the_band_is_refused(tmp_path, kept, capsys):
     assert "stores eval/accuracy" in capsys.readouterr().err
 
 
+def test_data_that_the_experiment_fixed_are_part_of_its_configuration(tmp_path):
+    """Also by the seed of one of its runs."""
+    fixed = {"data": {"seed": 0, "path": "letters"}}
+    for seed in range(3):
+        write_run(tmp_path / "runs" / str(seed), curve(seed), seed=seed, every=10, **fixed)
+    runs = [read(path) for path in find([tmp_path / "runs"])]
+    expected_bands.save(tmp_path, group_runs(runs), METRIC)
+    kept = expected_bands.load(tmp_path)
+    same = judge(tmp_path / "same", kept, curve(99), **fixed)
+    assert same.holds and not same.unknown
+    other = judge(tmp_path / "other", kept, curve(99), data={"seed": 77, "path": "letters"})
+    assert describe_judged(other) == "different configuration: data.seed is 77, expected 0"
+    follows = judge(tmp_path / "follows", kept, curve(99), data={"seed": 99, "path": "letters"})
+    assert describe_judged(follows) == "different configuration: data.seed is 99, expected 0"
+    assert not bands.judge(runs[0], kept).unknown
+
+
 def test_a_cache_elsewhere_is_no_other_configuration(tmp_path, kept):
     model = {"path": "tiny", "seed": 99, "cache_dir": str(tmp_path)}
     assert not judge(tmp_path, kept, curve(99), model=model).unknown

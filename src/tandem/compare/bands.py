@@ -49,8 +49,10 @@ class Judged:
 def judge(run: Run, experiment: Experiment) -> Judged:
     """The run and its nearest variant. A different value makes a different configuration. A key
     that only one of them has is only named, so that bands outlive new options of the code."""
-    facts = as_json(facts_of(run))
-    found = [(one, *compare_facts(facts, one.facts)) for one in experiment.variants]
+    found = [
+        (one, *compare_facts(as_json(facts_of(run, fixed=one.facts)), one.facts))
+        for one in experiment.variants
+    ]
     nearest, against, unknown = min(found, key=lambda item: (len(item[1]), len(item[2])))
     curve = run.curve(experiment.metric, AXIS)
     at = dict(zip(curve.x.tolist(), curve.y.tolist(), strict=True))

@@ -22,7 +22,7 @@ from tandem.compare.statistics.curves import Band, prediction_band
 from tandem.compare.statistics.intervals import LEVEL
 from tandem.record import durable
 from tandem.record.foreign import UNREADABLE, check_object, read_object, reason_of
-from tandem.record.reading.facts import facts_of
+from tandem.record.reading.facts import facts_of_runs
 from tandem.record.reading.provenance import code_of, fingerprint, provenance
 from tandem.record.reading.states import describe_state
 from tandem.record.reading.variants import Variant
@@ -108,7 +108,7 @@ def describe_variant(one: Variant, metric: str) -> dict[str, object]:
         "unfinished": [run.seed for run in one.runs if not run.is_finished],
         "code": code_of(one.runs),
         "fingerprint": fingerprint(one.runs),
-        "configuration": as_json(facts_of(one.runs[0])),
+        "configuration": as_json(facts_of_runs(one.runs)[0]),
         "x": band.x.tolist(),
         "mean": round_numbers(band.mean),
         "low": round_numbers(band.low),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 from tandem.record.reading.runs import Run
 from tandem.settings.settings import key_of
@@ -11,9 +11,11 @@ RECIPE = "recipe"  # a choice
 SEED = ".seed"  # the end of the key of a group's seed, by default that of the run
 
 
-def facts_of(run: Run) -> dict[str, object]:
-    """The facts of a run read alone: seeds that equal the run's are taken to follow it."""
-    return facts_of_runs([run])[0]
+def facts_of(run: Run, *, fixed: Container[str] = ()) -> dict[str, object]:
+    """The facts of a run read alone: seeds that equal the run's are taken to follow it, but for the
+    keys of `fixed`."""
+    own = {key: x for key, x in _read_compared(run).items() if key in fixed}
+    return facts_of_runs([run])[0] | own
 
 
 def facts_of_runs(runs: Sequence[Run]) -> list[dict[str, object]]:
