@@ -276,20 +276,29 @@ def test_after_an_update_a_run_leaves_at_once_only_where_a_checkpoint_of_before_
     tmp_path, straight, monkeypatch, every, finished
 ):
     """A signal in the first update of iteration 3, with or without a checkpoint before it."""
+    with monkeypatch.context() as patched:
+        signal_at_backward(patched, 6)
+        with pytest.raises(Interrupted):
+            run(tmp_path, checkpoint_every=every)
+    assert find_newest_whole(tmp_path / "checkpoints").step == finished
+    with monkeypatch.context() as patched:
+        signal_at_backward(patched, 0)
+        with pytest.raises(Interrupted):
+            run(tmp_path, checkpoint_every=every, resume=True)
+    assert find_newest_whole(tmp_path / "checkpoints").step == finished  # it is on disk
+    run(tmp_path, resume=True)
+    assert_same_run(tmp_path, straight)
+
+
+def signal_at_backward(patched, call: int) -> None:
     backwards = iter(range(10**6))
 
     def signalling(module, loss, *args):
-        if next(backwards) == 6:
+        if next(backwards) == call:
             os.kill(os.getpid(), signal.SIGUSR1)
         loss.backward()
 
-    monkeypatch.setattr("tandem.training.module.PostTraining.manual_backward", signalling)
-    with pytest.raises(Interrupted):
-        run(tmp_path, checkpoint_every=every)
-    assert find_newest_whole(tmp_path / "checkpoints").step == finished
-    monkeypatch.undo()
-    run(tmp_path, resume=True)
-    assert_same_run(tmp_path, straight)
+    patched.setattr("tandem.training.module.PostTraining.manual_backward", signalling)
 
 
 class Signalling(MovingAverage):

@@ -67,7 +67,7 @@ def standard(
         settings=evaluation,
         prompts=held_out,
     )
-    first = [Resume(record)] if resume else []
+    first = [Resume(checkpoints)] if resume else []
     shown = Progress(record, evaluation)
     end = [checkpoints, interrupt, shown]
     begin = [UserCallbacksBegin(checkpoints)] if others else []

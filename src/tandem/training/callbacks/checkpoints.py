@@ -51,7 +51,7 @@ class Checkpoints(Callback):
             )
         self.record, self.every, self.keep = record, every, keep
         self.spared: Sequence[int] = ()  # steps; the newest checkpoint up to each is kept
-        self.published: int | None = None  # step of the last checkpoint of this process
+        self.published: int | None = None  # step of the last checkpoint, written or restored
         self.writing: Writing | None = None
         self.in_user_callbacks = False  # between record and checkpoint
 
@@ -166,11 +166,12 @@ def copy_to_host(tensor: Tensor) -> Tensor:
 class Resume(Callback):
     """Restores a run from its newest complete checkpoint before anything else happens."""
 
-    def __init__(self, record: RunRecord) -> None:
-        self.record = record
+    def __init__(self, checkpoints: Checkpoints) -> None:
+        self.checkpoints = checkpoints
 
     def on_fit_start(self, trainer: Trainer, module: PostTraining) -> None:
-        restore(module, trainer.optimizers[0], self.record, trainer.callbacks)
+        optimizer, kept = trainer.optimizers[0], self.checkpoints
+        kept.published = restore(module, optimizer, kept.record, trainer.callbacks) or None
         trainer.strategy.barrier("resume")
 
 
@@ -207,8 +208,7 @@ def restore(
     """Restore weights, optimiser, state and record to the start of an iteration, and return it.
 
     Tensors are copied in place, which keeps their alignment and hence bit-identical results.
-    Without a checkpoint the run starts from the beginning. Raises Stop if there are only damaged
-    ones, which no kill leaves.
+    Without a checkpoint the run starts from the beginning. Raises Stop if all are damaged.
     """
     found = find_newest_whole(record.folder / FOLDER)
     if found.path is None and found.skipped:
