@@ -1,7 +1,7 @@
 import pytest
 from matplotlib.image import imread
 
-from tandem.record import jsonl
+from tandem.record import jsonl, plots
 from tandem.record.panels import panels_of
 from tandem.record.plots import draw_curves, draw_heatmap, find_frontier, smooth
 
@@ -74,6 +74,21 @@ def test_the_map_is_dark_where_accuracy_is_high(tmp_path):
     column = picture[:, width // 2]
     assert column[int(0.30 * height)] > 0.8  # length 10, above
     assert column[int(0.65 * height)] < 0.4  # length 9, below
+
+
+def test_the_map_of_many_evaluations_and_sources_is_no_larger_than_it_can_be_shown(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(plots, "MOST_COLUMNS", 10)
+    monkeypatch.setattr(plots, "MOST_ROWS", 3)
+    shapes = set()
+    for evaluations, count in ((10, 3), (25, 7)):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        sources = {f"eval/accuracy/task_{i}": 0.5 for i in range(count)}
+        recorded(folder, [{"eval/accuracy": 0.5, **sources}] * evaluations)
+        shapes.add(imread(draw_heatmap(folder)).shape)
+    assert len(shapes) == 1
 
 
 def test_a_source_that_looks_like_a_formula_has_its_row(tmp_path):

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 INK, FAINT = "#1f2933", "#e3e7eb"
 COLOURS = ("#1b6ca8", "#e07a1f", "#2f9e5b", "#b83b5e")
 SMOOTHING = 0.03  # standard deviation of the smoothing kernel, as a share of the points
+# Evaluations and sources up to which the heat map grows: beyond 2^16 pixels nothing draws it.
+MOST_COLUMNS, MOST_ROWS = 60, 120
 FRONTIER = 0.5  # accuracy that the line on the heat map follows
 
 Points = tuple[list[int], list[float]]
@@ -69,8 +71,8 @@ def draw_heatmap(run_dir: Path) -> Path | None:
     if len(sources) < 2:
         return None
     grid = [[_number(line.get(prefix + source)) for line in lines] for source in sources]
-    size = (2.4 + 0.45 * max(len(lines), 8), 1.3 + 0.38 * len(sources))
-    figure = Figure(figsize=size, layout="constrained")
+    columns, rows = min(max(len(lines), 8), MOST_COLUMNS), min(len(sources), MOST_ROWS)
+    figure = Figure(figsize=(2.4 + 0.45 * columns, 1.3 + 0.38 * rows), layout="constrained")
     under = "ODE" if any(PAINTED in line for line in lines) else "T = 1"
     axes = _draw_grid(figure, grid, sources, [line["iteration"] for line in lines])
     _finish(axes, f"held-out accuracy, {under}", "iteration", legend=False)
@@ -175,8 +177,9 @@ def _draw_grid(
     every = math.ceil(len(iterations) / 12)
     shown = range(0, len(iterations), every)
     axes.set_xticks(list(shown), [str(iterations[i]) for i in shown])
-    named = [source.replace("_", " ") for source in sources]
-    axes.set_yticks(range(len(sources)), named, parse_math=False)
+    titled = range(0, len(sources), math.ceil(len(sources) / MOST_ROWS))
+    named = [sources[i].replace("_", " ") for i in titled]
+    axes.set_yticks(list(titled), named, parse_math=False)
     bar = figure.colorbar(picture, ax=axes, pad=0.02, aspect=24)
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=8.5, colors=INK, length=0)
