@@ -2,7 +2,9 @@
 
 import csv
 import io
+import re
 
+import pytest
 from spoilt_runs import remove, spoil_json
 from written_runs import write_run
 
@@ -59,6 +61,13 @@ def test_no_cell_is_a_formula_and_numbers_stay():
         *(f"'{cell}".replace("\t", " ").replace("\r", " ") for cell in formulas),
         *plain,
     ]
+
+
+@pytest.mark.parametrize("name", ["[b](x)", "*", " [1]"])
+def test_a_name_is_no_optional_argument_of_the_end_of_a_row(name):
+    """LaTeX looks for one beyond the end of the line."""
+    made = table("a", name).latex()
+    assert f"{{}}{name}" in made and not re.search(r"(\\\\|rule)\s*[\[*]", made)
 
 
 def test_a_name_is_one_line_of_latex():

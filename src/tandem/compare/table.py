@@ -33,8 +33,7 @@ class Table:
 
     def latex(self) -> str:
         """A booktabs table with its title as the caption."""
-        lines = [" & ".join(map(as_latex, row)) + r" \\" for row in self.rows]
-        head = " & ".join(map(as_latex, self.columns)) + r" \\"
+        head, *lines = map(as_latex_row, (self.columns, *self.rows))
         return "\n".join(
             [
                 r"\begin{table}",
@@ -79,3 +78,9 @@ def as_latex(text: str) -> str:
     """Text that LaTeX prints literally."""
     literal = re.sub(r"[\\~^&%$#_{}]", lambda c: SPECIAL.get(c[0], "\\" + c[0]), plain(text))
     return literal.replace("±", r"$\pm$").replace("<", "$<$").replace(">", "$>$")
+
+
+def as_latex_row(cells: Sequence[str]) -> str:
+    """A row, which may not begin with [ or *: after the end of another one they are an option."""
+    row = " & ".join(map(as_latex, cells))
+    return rf"{'{}' if row.lstrip()[:1] in ('[', '*') else ''}{row} \\"
