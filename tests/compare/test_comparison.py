@@ -239,6 +239,8 @@ def test_what_an_older_report_wrote_alone_goes_and_a_user_s_file_stays(tmp_path,
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
+        (["out="], "out= is empty: give a value, or leave it out"),
+        (["by=algorithm", "by=seed"], "by= is given twice, as by=algorithm and by=seed"),
         (["metrc=x"], "unknown option 'metrc': did you mean 'metric'?"),
         (["foo=bar"], "unknown option 'foo': there are by, task, metric, x, "),
         (["--bogus"], "unknown flag '--bogus': there are --help, by=..., task=..., metric=..., "),

@@ -23,16 +23,24 @@ def split_options(
 ) -> tuple[list[str], Mapping[str, str]]:
     """Places and options. An argument without =, or one that exists as a path, is a place.
 
-    Raises ValueError for an option that is not `known`, and for a flag.
+    Raises ValueError for an option that is not `known`, is empty or given twice, and for a flag.
     """
     refuse_flags(arguments, known)
     places = [text for text in arguments if "=" not in text or Path(text).exists()]
-    options = dict(text.split("=", 1) for text in arguments if text not in places)
-    for name in options:
+    options: dict[str, str] = {}
+    for text in arguments:
+        if text in places:
+            continue
+        name, _, value = text.partition("=")
         if name not in known:
             near = get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
             raise ValueError(f"unknown option {name!r}: {hint}")
+        if not value:
+            raise ValueError(f"{text} is empty: give a value, or leave it out")
+        if name in options:
+            raise ValueError(f"{name}= is given twice, as {name}={options[name]} and {text}")
+        options[name] = value
     return places, options
 
 
