@@ -21,7 +21,7 @@ def test_its_numbers_and_rows_lie_beside_the_record(tmp_path):
     found = EvaluationRecord(run_dir=tmp_path / "run", split="test", config=CONFIG)
     found.write(40, {"eval/accuracy": 0.5}, [ROW])
     kept = json.loads((tmp_path / "run" / "evaluation_test.json").read_text())
-    assert kept == {"eval/accuracy": 0.5}
+    assert kept == {"iteration": 40, "eval/accuracy": 0.5}
     assert jsonl.read(tmp_path / "run" / "evaluation_test.jsonl") == [ROW]
     assert not (tmp_path / "run" / "evaluation_test").exists()
 
@@ -31,7 +31,9 @@ def test_a_metric_without_a_value_is_null_for_json_has_no_nan(tmp_path):
     found.write(40, {"eval/accuracy": math.nan, "eval/length": 3.0}, [ROW])
     kept = (tmp_path / "evaluation_test.json").read_text()
     refused = {"parse_constant": lambda text: pytest.fail(f"{text} is not JSON")}
-    assert json.loads(kept, **refused) == {"eval/accuracy": None, "eval/length": 3.0}
+    assert json.loads(kept, **refused) == {
+        **{"iteration": 40, "eval/accuracy": None, "eval/length": 3.0}
+    }
 
 
 @pytest.mark.system

@@ -1,6 +1,6 @@
 """Record of a separate evaluation, in the directory of its run.
 
-evaluation_test.json    the metrics; one without a value is null
+evaluation_test.json    iteration of the weights, and the metrics; one without a value is null
 evaluation_test.jsonl   rows of samples, their pictures beside it
 evaluation_test/        files of mirrors; for W&B it is a separate run
 """
@@ -40,7 +40,8 @@ class EvaluationRecord:
         name = f"evaluation_{self.split}"
         table = self.table
         table.parent.mkdir(parents=True, exist_ok=True)
-        numbers = json.dumps(jsonl.to_json(metrics), indent=1, allow_nan=False)
+        found = jsonl.to_json({"iteration": iteration, **metrics})
+        numbers = json.dumps(found, indent=1, allow_nan=False)
         durable.replace(table.with_suffix(".json"), numbers.encode())
         durable.replace(table, jsonl.encode(galleries.write_pictures(rows, table)))
         if not self.mirrors:
