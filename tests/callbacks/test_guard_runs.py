@@ -5,13 +5,16 @@ from itertools import count
 
 import pytest
 import torch
+import wandb
 from records import GRPO
 from test_runs import assert_same_run, metrics
 from toy_run import run, share_of_threes
+from wandb_files import inspect, of_type
 
 from tandem.advantages.baselines import MovingAverage
 from tandem.contracts import declare
 from tandem.record.checkpoint import find_newest_step, list_published
+from tandem.record.wandb_mirror import Wandb
 from tandem.settings.guards import Guards
 from tandem.stop import Stop
 
@@ -141,6 +144,17 @@ def test_a_run_whose_samples_all_have_full_reward_ends_as_a_finished_one(tmp_pat
     assert [line["iteration"] for line in lines] == [0, 1, 2, 3]
     assert lines[-1]["eval/accuracy"] == 1 and lines[-1]["guards/solved"] == 3
     assert "solved      every sample of 3 iterations has full reward" in capsys.readouterr().out
+
+
+@pytest.mark.system
+def test_a_run_that_a_guard_ended_has_failed_on_wandb(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    wandb.teardown()
+    mirrors, tied = [Wandb(project="p", mode="offline")], lambda output, prompt: 0.5
+    with pytest.raises(Stop):
+        run(tmp_path / "run", mirrors=mirrors, reward=tied, guards=Guards(no_signal=1), **RARE)
+    wandb.teardown()
+    assert [end["exit_code"] for end in of_type("exit", inspect(tmp_path / "run"))] == [1]
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,7 @@ def test_a_login_in_netrc_counts(tmp_path, client, caplog):
 def test_every_iteration_is_one_row_with_its_samples_and_any_axis_can_be_chosen(tmp_path, client):
     train(tmp_path / "run", Wandb(project="p", mode="offline"))
     records = inspect(tmp_path / "run")
+    assert [end.get("exit_code", 0) for end in of_type("exit", records)] == [0]
     history = [found["item"] for found in of_type("history", records)]
     assert [row["_step"] for row in history] == [row["iteration"] for row in history] == [0, 1, 2]
     seen_at = [(i, "eval", f"text {i}") for i in range(3)]

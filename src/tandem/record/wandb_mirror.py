@@ -11,6 +11,7 @@ import logging
 import os
 import queue
 import shutil
+import sys
 import threading
 import time
 import urllib.error
@@ -92,11 +93,12 @@ class Wandb:
         self.waiting |= wandb_tables.make_media(iteration, rows)
 
     def close(self) -> None:
-        """Write the joined table of evaluations, and end the run on W&B."""
+        """Write the joined table of evaluations, and end the run on W&B; while an exception is
+        handled, as of a guard or a signal, as one that failed."""
         if (table := wandb_tables.join_evaluations(self.source.folder)) is not None:
             with self._stage_tables():
                 self.run.summary["samples/evaluations"] = table
-        self.run.finish()
+        self.run.finish(exit_code=int(sys.exception() is not None))
 
     def _drop_former(self) -> None:
         """Delete offline copies of earlier starts: this one contains them, and their later upload
