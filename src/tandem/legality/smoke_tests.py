@@ -23,6 +23,7 @@ from tandem.contracts.outputs import forget_comparison
 from tandem.contracts.parts import kind_of, place_of
 from tandem.contracts.wrong_output import WrongOutput
 from tandem.legality.case import Case
+from tandem.legality.masked_states import try_states
 from tandem.policies.flow.solvers import solve
 
 COUNTS = (0, 1, 10, 1000)  # updates before one whose decay is asked for
@@ -159,6 +160,7 @@ SMOKE_TESTS: Mapping[str, Callable[[Callable, Tensor], str | None]] = MappingPro
     {
         "dynamics/solver": _try_solver,
         "model/ema": _try_decay,
+        "algorithm/likelihood": try_states,
         "algorithm/query": _try_query,
         "algorithm/timestep_sampling/among": _try_candidates,
         "algorithm/timestep_sampling/weighting": _try_weighting,
