@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from tandem.contracts import name_of, numbers_of
+from tandem.contracts import facts_of, name_of, numbers_of
 from tandem.contracts.inner_parts import report_errors
 from tandem.contracts.outputs import CLOSE
 from tandem.contracts.parts import place_of
 from tandem.contracts.wrong_output import WrongOutput
-from tandem.dynamics.kernels import Step
+from tandem.dynamics.kernels import Kernel, Step
 from tandem.dynamics.schedules import find_fault
 from tandem.evaluation.settings import Pictures
 from tandem.legality.case import Case
@@ -37,7 +37,8 @@ def steps_can_be_taken(case: Case) -> Iterator[str]:
     except ValueError as error:
         yield str(error)
         return
-    if dynamics.stochastic is None or sampling.deterministic:
+    if sampling.deterministic:
+        yield from _wrong_steps(case, levels, range(steps))
         return
     try:
         chosen, again = (
@@ -96,7 +97,7 @@ def _find_fault_of_levels(levels: object, again: object, steps: int) -> str | No
 
 @torch.enable_grad()  # a caller may load a policy without gradients
 def _wrong_steps(case: Case, levels: Tensor, chosen: Sequence[int]) -> Iterator[str]:
-    """The fault of the random steps between these levels, [steps + 1]."""
+    """The fault of the steps by the kernel between these levels, [steps + 1]."""
     kernel, name = case.plan.dynamics.kernel, case.plan.choices["dynamics"]
     sigma, after = levels[list(chosen)], levels[[step + 1 for step in chosen]]
     leaf = torch.ones(len(chosen), 2, 2, requires_grad=True)
@@ -121,7 +122,7 @@ def _wrong_steps(case: Case, levels: Tensor, chosen: Sequence[int]) -> Iterator[
             f"{after[place]:g} is not finite; set another dynamics/schedule or dynamics.kernel"
         )
         return
-    yield from _wrong_numbers(f"dynamics={name} at {place_of(kernel)}", taken, leaf)
+    yield from _wrong_numbers(f"dynamics={name} at {place_of(kernel)}", kernel, taken, leaf)
 
 
 def _find_wrong_form(taken: object, x: Tensor) -> str | None:
@@ -139,15 +140,18 @@ def _find_wrong_form(taken: object, x: Tensor) -> str | None:
     return None
 
 
-def _wrong_numbers(place: str, taken: Step, velocity: Tensor) -> Iterator[str]:
+def _wrong_numbers(place: str, kernel: Kernel, taken: Step, velocity: Tensor) -> Iterator[str]:
     """place: of the kernel; velocity: [B, ...], the leaf that the means were computed from."""
+    noiseless = facts_of(kernel).noiseless
     (gain,) = torch.autograd.grad(taken.mean.sum(), velocity)
     said, is_ = taken.velocity_gain.detach(), gain[:, 0, 0]
-    if (taken.std <= 0).any():
+    if not noiseless and (taken.std <= 0).any():
         yield (
             f"{place} returned a std of {taken.std.min():g} for a random step, which then has no "
             "log-probability; return one above 0"
         )
+    elif noiseless and taken.std.any():
+        yield f"{place} returned a std of {taken.std.max():g}, and declares noiseless=True"
     elif (said - is_).abs().max() > CLOSE * is_.abs().max():
         row = int((said - is_).abs().argmax())
         yield (

@@ -73,8 +73,9 @@ def kl_node(name: str, component: Callable) -> Node:
 
 
 def dynamics_node(name: str, kernel: Callable) -> Node:
-    """An option as in conf/dynamics: the steps of a flow, some of them stochastic."""
-    return {"defaults": ["_random", "_self_"], "kernel": bound_call(name, kernel)}
+    """An option as in conf/dynamics: the steps of a flow, some of them stochastic, if any."""
+    steps = "_noiseless" if facts_of(kernel).noiseless else "_random"
+    return {"defaults": [steps, "_self_"], "kernel": bound_call(name, kernel)}
 
 
 def likelihood_node(name: str, logp: Callable) -> Node:

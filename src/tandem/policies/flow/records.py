@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tandem import rng
-from tandem.contracts import at_least, name_of, unwrap_partial
+from tandem.contracts import at_least, facts_of, name_of, unwrap_partial
 from tandem.contracts.wrong_output import WrongOutput
 from tandem.dynamics.kernels import Kernel, flow_sde, ode
 from tandem.dynamics.likelihood import LogProbability, gaussian_logp
@@ -57,11 +57,11 @@ class FlowSampling:
     """How pictures are sampled."""
 
     steps: Annotated[int, at_least(1)]  # denoising steps, each a forward pass
-    kernel: Kernel = flow_sde  # form of the stochastic steps; `ode`: none is stochastic
+    kernel: Kernel = flow_sde  # form of the stochastic steps; a noiseless one: of all steps
     logp: LogProbability | None = gaussian_logp  # log-probability of the stochastic steps
     schedule: Schedule = linear_shift  # noise levels of the steps
     solver: Callable[[Tensor], Solver] | None = None  # solver of the ODE; null: Euler
-    stochastic: Choose | None = every_step  # which steps are random; null with `ode`
+    stochastic: Choose | None = every_step  # which steps are random; null if none is
     # Scale of classifier-free guidance; above 1 it takes two forward passes.
     guidance_scale: Annotated[float, at_least(1)] = 1.0
     # Pixels along a side, or height and width; null: the prompt's size, or that of training.
@@ -80,14 +80,15 @@ class FlowSampling:
     dtype: torch.dtype = field(init=False)  # of the recorded states
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "deterministic", unwrap_partial(self.kernel)[0] is ode)
+        object.__setattr__(self, "deterministic", facts_of(self.kernel).noiseless)
         object.__setattr__(self, "dtype", DTYPES[self.storage])
         if not self.deterministic and (self.logp is None or self.stochastic is None):
             raise ValueError("random steps need dynamics/logp and dynamics/stochastic; set both")
-        if self.solver is not None and not self.deterministic:
-            solver = name_of(self.solver)
+        if self.solver is not None and unwrap_partial(self.kernel)[0] is not ode:
+            kernel = f"steps of dynamics={name_of(self.kernel)}" if self.deterministic else ""
             raise ValueError(
-                f"solver={solver} takes no random steps; set it to null, or dynamics=ode"
+                f"solver={name_of(self.solver)} takes no {kernel or 'random steps'}; set it to "
+                "null, or dynamics=ode"
             )
         if self.engine is not None:
             check_kind(self.engine, "flow")

@@ -116,7 +116,8 @@ def denoise(
         random, last = number in plan.stochastic, number == sampling.steps - 1
         sigma, next_sigma = level.expand(len(x)), after.expand(len(x))
         velocity = field(x, sigma, conditioning, scale=sampling.guidance_scale)
-        step = (sampling.kernel if random else ode)(x, velocity, sigma, next_sigma)
+        kernel = sampling.kernel if random or sampling.deterministic else ode
+        step = kernel(x, velocity, sigma, next_sigma)
         noise = rng.normal(rng.key(keys, number), x.shape[1:]) if random else torch.zeros_like(x)
         reached = next_state(step, noise, storage=torch.float32 if last else sampling.dtype)
         if number in plan.kept:
