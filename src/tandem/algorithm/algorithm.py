@@ -87,13 +87,11 @@ class Algorithm:
     shapes_scores: bool = field(init=False)  # whether truncation handling changes scores
     # Whether scores define what is learnt; otherwise a teacher does, and scores are logged.
     learns_from_scores: bool = field(init=False)
-    # Whether gradients are clipped per part: those of two networks differ by magnitudes.
-    clips_apart: bool = field(init=False)
+    clips_apart: bool = field(init=False)  # whether gradients, of unlike sizes, are clipped by part
     unchecked: list[Compare] = field(init=False)  # the advantage, until its determinism was checked
 
     def __post_init__(self) -> None:
-        neutral = facts_of(self.truncation_handling).neutral
-        object.__setattr__(self, "shapes_scores", not neutral)
+        object.__setattr__(self, "shapes_scores", not facts_of(self.truncation_handling).neutral)
         estimators = [part for _, part in iterate_innermost(self.advantage, "")]
         taught = facts_of(self.loss).taught or all(facts_of(part).taught for part in estimators)
         object.__setattr__(self, "learns_from_scores", not taught)
@@ -193,6 +191,8 @@ class Algorithm:
 
     def experience(self, scores: Scores, rollout: Rollout) -> Experience:
         """Rows ready for training: scores are shaped, then compared over the rows of all ranks."""
+        if rollout.version_gap is None and "version_gap" in self.needs:  # all rows are fresh
+            rollout = replace(rollout, version_gap=0 * rollout.mask.long())
         if self.shapes_scores:
             scores, rollout = self.truncation_handling(scores, rollout)
         if self.objective == "denoising":

@@ -58,8 +58,6 @@ class Coupled(Objective):
 
     def record(self, policy: CoupledPolicy, rows: Experience) -> CoupledBatch:
         rollout, gap = rows.rollout, rows.rollout.version_gap
-        if gap is None and "version_gap" in self.needs:
-            gap = torch.zeros_like(rollout.mask)  # all rows are fresh
         evidence = policy.evidence(rollout, self.needs)
         start = rollout.old_logp  # under the weights at the start of the update
         if start is None and "old_logp" in facts_of(self.old_policy).reads:

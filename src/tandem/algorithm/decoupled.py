@@ -15,7 +15,7 @@ from tandem.contracts.inner_parts import ask_inner
 from tandem.dynamics.regression import Weighting, energy
 from tandem.experience import Experience, statistics_of
 from tandem.metrics import Metric, masked_mean
-from tandem.types import CoupledBatch, DecoupledBatch, Rollout
+from tandem.types import CoupledBatch, DecoupledBatch, Rollout, map_fields
 
 # Log-probability fields of a loss -> the errors that replace them.
 ERRORS = {"old_logp": "old_error", "ref_logp": "ref_error"}
@@ -41,11 +41,13 @@ class Decoupled(Objective):
     def record(self, policy: DecoupledPolicy, rows: Experience) -> DecoupledBatch:
         rollout = rows.rollout
         said = policy.errors(rollout, self.needs)
-        inside = {
-            name: torch.where(rollout.mask[..., None] if x.ndim == 3 else rollout.mask, x, 0)
-            for name, x in (said | {"advantages": rows.advantages}).items()
-        }
-        return DecoupledBatch(mask=rollout.mask, group=rollout.group, **inside)
+        age = None if rollout.version_gap is None else rollout.version_gap.float()
+        given = {"advantages": rows.advantages, "version_gap": age}
+        inside = map_fields(
+            said | given,
+            lambda x: torch.where(rollout.mask[..., None] if x.ndim == 3 else rollout.mask, x, 0),
+        )
+        return DecoupledBatch(mask=rollout.mask, group=rollout.group, key=rollout.key, **inside)
 
     def by_term(self, record: DecoupledBatch) -> dict[str, DecoupledBatch | CoupledBatch]:
         of_errors = {name for name, own in self.facts.items() if own.on_errors}
@@ -89,4 +91,6 @@ def likelihoods(record: DecoupledBatch, weighting: Weighting) -> CoupledBatch:
         group=record.group,
         old_logp=own.detach() if old is None else old,
         ref_logp=logp(record.ref_error),
+        version_gap=record.version_gap,
+        key=record.key,
     )

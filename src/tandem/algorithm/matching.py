@@ -71,12 +71,14 @@ class Matching(Objective):
     def record(self, policy: MatchedPolicy, rows: Experience) -> MatchingBatch:
         rollout = rows.rollout
         said, networks = policy.matching(rollout, self.needs, rests=POLICY not in self.terms)
+        age = None if rollout.version_gap is None else rollout.version_gap.float()
+        given = {"advantages": rows.advantages, "version_gap": age}
         inside = map_fields(
-            {**said, "advantages": rows.advantages, "networks": networks},
+            {**said, **given, "networks": networks},
             lambda x: torch.where(rollout.mask[..., None] if x.ndim == 3 else rollout.mask, x, 0),
         )
-        scored = rows.scores.scored
-        return MatchingBatch(mask=rollout.mask, group=rollout.group, scored=scored, **inside)
+        of_rows = {"group": rollout.group, "key": rollout.key, "scored": rows.scores.scored}
+        return MatchingBatch(mask=rollout.mask, **of_rows, **inside)
 
     def by_term(self, record: MatchingBatch) -> dict[str, MatchingBatch | DecoupledBatch]:
         scored = replace(record, mask=record.mask & record.scored[:, None])
@@ -109,6 +111,8 @@ def errors_of(record: MatchingBatch, name: str) -> DecoupledBatch:
         advantages=record.advantages,
         mask=record.mask,
         group=record.group,
+        key=record.key,
+        version_gap=record.version_gap,
         ref_error=record.ref_error,
         old_error=answer.old_error,
         fast_error=answer.fast_error,

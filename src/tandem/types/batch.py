@@ -86,7 +86,8 @@ class DecoupledBatch(Shaped, LossBatch):
         "mask": "BT",
         **dict.fromkeys(("error", "ref_error", *OF_SNAPSHOTS), "BTD"),
         **dict.fromkeys(("sigma", "advantages", "velocity_gain", "std", "importance"), "BT"),
-        "group": "B",
+        "version_gap": "BT",
+        **dict.fromkeys(("group", "key"), "B"),
     }
 
     error: Tensor  # [B, T, D] of the live policy; carries the gradient
@@ -101,6 +102,8 @@ class DecoupledBatch(Shaped, LossBatch):
     velocity_gain: Tensor | None = None  # [B, T] d mean / d velocity, below 0
     std: Tensor | None = None  # [B, T] of its noise; 0: deterministic
     importance: Tensor | None = None  # [B, T] weight of the noise, if part of it is reused
+    version_gap: Tensor | None = None  # [B, T] iterations since the weights that took the step
+    key: Tensor | None = None  # [B] int64 of the draws that made the row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +137,8 @@ class MatchingBatch(LossBatch):
     real_x0: Tensor | None = None  # [B, T, D] the frozen reference
     of_prompt: Tensor | None = None  # [B, T, D] the effect of the prompt on the reference's
     ref_error: Tensor | None = None  # [B, T, D] the reference's velocity error there
+    version_gap: Tensor | None = None  # [B, T] iterations since the weights that took the step
+    key: Tensor | None = None  # [B] int64 of the draws that made the row
     # By name, those of algorithm.networks.
     networks: Mapping[str, NetworkAnswer] = field(default_factory=dict)
 
