@@ -115,3 +115,72 @@ def test_a_likelihood_of_answers_is_tried_on_a_few_rows(plugin, name, fault):
     said = str(refused.value)
     assert said.startswith(f"algorithm/likelihood={name} at wrong.py:") and "\n" not in said
     assert fault in said
+
+
+OF_STEPS = """
+from tandem.contracts import register_likelihood
+from tandem.dynamics.likelihood import gaussian_logp
+
+@register_likelihood(clip_scale=0.1)
+def right(next_x, step):
+    return 0.5 * gaussian_logp(next_x, step)
+
+@register_likelihood(clip_scale=0.1)
+def wide(next_x, step):
+    return gaussian_logp(next_x, step)[:, None]
+
+@register_likelihood(clip_scale=0.1)
+def of_dimensions(next_x, step):
+    return -(next_x - step.mean).square()
+
+@register_likelihood(clip_scale=0.1)
+def averaged(next_x, step):
+    return gaussian_logp(next_x, step).mean()
+
+@register_likelihood(clip_scale=0.1)
+def detached(next_x, step):
+    return gaussian_logp(next_x, step).detach()
+
+@register_likelihood(clip_scale=0.1)
+def centred(next_x, step):
+    return gaussian_logp(next_x, step) - gaussian_logp(next_x, step).mean()
+
+@register_likelihood(clip_scale=0.1)
+def infinite(next_x, step):
+    return gaussian_logp(next_x, step) / 0
+
+@register_likelihood(clip_scale=0.1)
+def writing(next_x, step):
+    next_x -= step.mean.detach()
+    return -next_x.flatten(1).square().mean(1)
+
+@register_likelihood(clip_scale=0.1)
+def failing(next_x, step):
+    return next_x @ step.mean[None, 0, 0, 0, 0]
+"""
+WRONG_VALUES = {
+    "wide": "returned torch.float32 [9, 1]; return a tensor [B], whose last axes are here [9]",
+    "of_dimensions": "returned torch.float32 [9, 2, 2]; return a tensor [B], whose last axes are",
+    "averaged": "returned torch.float32 []; return a tensor [B], whose last axes are here [9]",
+    "detached": "has no gradient in the mean of the step; leave out .detach() and .item()",
+    "centred": "gives a step another value beside other steps",
+    "infinite": "returned values that are not finite",
+    "writing": "writes on an argument, which others read",
+    "failing": "raises IndexError: ",
+}
+FLOW = ["plugins=[wrong]", "model=tiny_flow", "algorithm=flow_grpo", "~recipe"]
+
+
+def test_a_likelihood_of_steps_that_is_a_mean_over_dimensions_is_accepted(plugin):
+    plugin(OF_STEPS)
+    check(compose([*FLOW, "dynamics/logp=right"]))
+
+
+@pytest.mark.parametrize(("name", "fault"), WRONG_VALUES.items())
+def test_a_likelihood_of_steps_is_tried_on_those_of_the_dynamics(plugin, name, fault):
+    plugin(OF_STEPS)
+    with pytest.raises(ConfigError) as refused:
+        check(compose([*FLOW, f"dynamics/logp={name}"]))
+    said = str(refused.value)
+    assert said.startswith(f"dynamics/logp={name} at wrong.py:") and "\n" not in said
+    assert fault in said

@@ -9,6 +9,7 @@ from errors import mean_loss, random_errors
 from flows import KERNELS, PRECISION, close, reference_pair, reference_step
 from torch.testing import assert_close
 
+from tandem.contracts.wrong_output import WrongOutput
 from tandem.losses.distillation import distillation, velocity, x0, xt
 from tandem.metrics import own_metrics, reduce_metrics
 from tandem.types import DecoupledBatch
@@ -83,3 +84,18 @@ def test_a_teacher_that_is_met_leaves_no_gradient():
             loss = distillation(met, target=target, self_normalize=normalised)
             (gradient,) = torch.autograd.grad(loss.sum(), met.error)
             assert not loss.any() and not gradient.any()
+
+
+WRONG_TARGETS = {
+    "the difference alone": lambda batch: batch.error,
+    "one variance for all": lambda batch: (batch.error, torch.ones(1)),
+    "a variance of each row": lambda batch: (batch.error, batch.sigma[:, :1]),
+    "a mean over dimensions": lambda batch: (batch.error.mean(-1), batch.sigma),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_TARGETS)
+def test_a_target_that_would_broadcast_is_refused(wrong):
+    batch = random_errors()
+    with pytest.raises(WrongOutput, match=r"; return the difference \[B, T, D\] and the variance"):
+        distillation(batch, target=WRONG_TARGETS[wrong])

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from tandem.contracts import facts_of, name_of, numbers_of
-from tandem.contracts.inner_parts import report_errors
-from tandem.contracts.outputs import CLOSE
+from tandem.contracts.inner_parts import ask_inner, report_errors
+from tandem.contracts.outputs import CLOSE, forget_comparison
 from tandem.contracts.parts import place_of
 from tandem.contracts.wrong_output import WrongOutput
-from tandem.dynamics.kernels import Kernel, Step
+from tandem.dynamics.kernels import Kernel, Step, next_state
 from tandem.dynamics.schedules import find_fault
 from tandem.evaluation.settings import Pictures
 from tandem.legality.case import Case
 from tandem.settings.settings import Dynamics
+from tandem.types import take
 
 TOKENS_OF_A_PICTURE = 256  # an arbitrary latent size: only dynamic shifts read it
 ITERATIONS = range(8)  # whose random steps are chosen twice
@@ -122,7 +125,13 @@ def _wrong_steps(case: Case, levels: Tensor, chosen: Sequence[int]) -> Iterator[
             f"{after[place]:g} is not finite; set another dynamics/schedule or dynamics.kernel"
         )
         return
-    yield from _wrong_numbers(f"dynamics={name} at {place_of(kernel)}", kernel, taken, leaf)
+    fault = next(
+        _wrong_numbers(f"dynamics={name} at {place_of(kernel)}", kernel, taken, leaf), None
+    )
+    if fault is not None:
+        yield fault
+    elif not facts_of(kernel).noiseless:
+        yield from _wrong_logp(case.plan.dynamics.logp, taken)
 
 
 def _find_wrong_form(taken: object, x: Tensor) -> str | None:
@@ -158,6 +167,32 @@ def _wrong_numbers(place: str, kernel: Kernel, taken: Step, velocity: Tensor) ->
             f"{place} returned velocity_gain={said[row]:g}, and d mean / d velocity is "
             f"{is_[row]:g}; a KL divides by it"
         )
+
+
+def _wrong_logp(logp: Callable, taken: Step) -> Iterator[str]:
+    """taken: random steps [B, ...], each of which has a value of its own."""
+    step = replace(taken, mean=taken.mean.detach().requires_grad_())
+    noise = torch.linspace(-1, 1, step.mean.numel()).view_as(step.mean)
+    next_x, rows = next_state(step, noise), range(len(noise))
+    ask = partial(ask_inner, logp, axes="[B]")
+    try:
+        with report_errors(logp):
+            found = ask(next_x, step, shape=step.std.shape)
+            alone = [ask(next_x[[i]], take(step, torch.tensor([i])), shape=[1]) for i in rows]
+    except WrongOutput as error:
+        yield f"dynamics/logp={error}"
+        return
+    finally:
+        forget_comparison(logp)
+    fault = None
+    if not found.requires_grad:
+        fault = "has no gradient in the mean of the step; leave out .detach() and .item()"
+    elif not found.isfinite().all():
+        fault = "returned values that are not finite"
+    elif (found - torch.cat(alone)).abs().max() > CLOSE * found.abs().max():
+        fault = "gives a step another value beside other steps; compute each row by itself"
+    if fault is not None:
+        yield f"dynamics/logp={name_of(logp)} at {place_of(logp)} {fault}"
 
 
 RULES = (steps_can_be_taken,)

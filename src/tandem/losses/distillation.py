@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from tandem.contracts import register_distillation_target, register_policy_loss
+from tandem.contracts.inner_parts import ask_unwritten
+from tandem.contracts.wrong_output import wrong_value
 from tandem.dynamics.regression import energy
 from tandem.metrics import Metric, masked_mean
 from tandem.types import DecoupledBatch
@@ -76,8 +78,20 @@ def distillation(
     is the student's velocity minus the teacher's on states of the student's path; advantages are
     not read (Diffusion-OPD). Shape: [B, T]. Source: Diffusion-OPD.
     """
-    difference, variance = target(batch)
+    difference, variance = _compare(target, batch)
     value = energy(difference)
     if self_normalize:
         value = value / (difference.detach().abs().mean(-1) + LEAST)
     return value / variance
+
+
+def _compare(target: Target, batch: DecoupledBatch) -> tuple[Tensor, Tensor]:
+    """The difference [B, T, D] and the variance [B, T]. Raises WrongOutput for anything else, which
+    would broadcast over rows or steps."""
+    found = ask_unwritten(target, batch)
+    match found:
+        case (Tensor() as difference, Tensor() as variance):
+            if (difference.shape, variance.shape) == (batch.error.shape, batch.sigma.shape):
+                return difference, variance
+    want = f"the difference [B, T, D] and the variance [B, T], here {[*batch.error.shape]} and "
+    raise wrong_value(target, found, f"{want}{[*batch.sigma.shape]}")
