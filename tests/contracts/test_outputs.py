@@ -16,6 +16,7 @@ from tandem.contracts import declare
 from tandem.contracts.outputs import ADVANTAGE
 from tandem.contracts.parts import place_of
 from tandem.contracts.wrong_output import WrongOutput
+from tandem.experience import Budget
 from tandem.losses import importance
 from tandem.losses.policy import reinforce
 from tandem.losses.reduction import sequence_mean, token_mean
@@ -89,6 +90,25 @@ def test_a_loss_of_another_shape_or_without_a_gradient_is_one_line(tmp_path, los
         plugged(tmp_path, loss=loss).go()
     assert "\n" not in str(seen.value)
     assert isinstance(seen.value, Stop) and isinstance(seen.value, ValueError)
+
+
+def of_good_rows(batch):
+    return torch.where(batch.advantages > 0, reinforce(batch), 0)
+
+
+def test_a_loss_may_be_a_constant_0_where_nothing_counts(tmp_path):
+    def early(batch):
+        if not (batch.advantages > 0).any():
+            return torch.zeros_like(batch.logp)
+        return of_good_rows(batch)
+
+    row_by_row = replace(WHOLE, budget=Budget(rows=1))
+    mine, other = (
+        Loop(algorithm=replace(GRPO, loss=loss), plan=row_by_row, folder=tmp_path).go()
+        for loss in (early, of_good_rows)
+    )
+    assert torch.equal(mine.gradients[0], other.gradients[0])
+    assert mine.gradients[0].any()
 
 
 def test_what_a_loss_says_outside_the_mask_is_ignored_whatever_it_is(tmp_path):

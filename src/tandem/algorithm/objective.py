@@ -178,7 +178,7 @@ class Objective(ABC):
                 self.refuse_metrics(record, rows)
                 raise
         loss = sum(parts.values())
-        if POLICY not in self.terms:  # DDP waits for the gradients of its weights
+        if POLICY not in parts or not parts[POLICY].requires_grad:  # DDP waits for all gradients
             loss = loss + 0 * record.evidence.sum()
         return Outcome(loss=loss, parts={n: x.detach() for n, x in parts.items()}, metrics=metrics)
 

@@ -113,8 +113,9 @@ class Output:
             return f"returned a tensor on {value.device}; return one on {mask.device}"
         if value.layout is not torch.strided:
             return f"returned a tensor of {value.layout}; add .to_dense()"
-        # A leaf, such as a new parameter, carries no gradient to the policy.
-        if self.learns and learns and (value.is_leaf or not value.requires_grad):
+        # A leaf, such as a new parameter, carries no gradient to the policy; a constant 0 has none.
+        constant = value.is_leaf or not value.requires_grad
+        if self.learns and learns and constant and value.any():
             return "has no gradient; leave out .detach(), .item() and torch.no_grad() on batch.logp"
         if not self.learns and value.requires_grad:
             return "has a gradient, which it must not have; add .detach()"
