@@ -98,6 +98,33 @@ def test_metrics_of_a_loss_or_a_correction_are_records(plugin, word, value, faul
     assert said.startswith(f"measured at wrong.py:4 {fault}")
 
 
+@pytest.mark.parametrize("part", ["loss", "importance_sampling"])
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("Max(batch.logp.amax(1))", "a Max of torch.float32 ["),
+        ("Sum(batch.logp, batch.mask.sum())", "a Sum of torch.float32 ["),
+        ("Sum(None, batch.mask.sum())", "a Sum of a NoneType"),
+    ],
+)
+def test_records_of_metrics_hold_scalars(plugin, part, value, shown):
+    name = {"loss": "loss"}.get(part, "correction")
+    text = MEASURED.replace("VALUE", f'{{"actor/x": {value}}}')
+    text = text.replace("import masked_mean", "import Max, Sum")
+    said = words_of(plugin(text), f"algorithm/{part}={name}")
+    assert said.startswith(f"{name} at wrong.py:") and f" measures 'actor/x' as {shown}" in said
+    assert said.endswith("; give it scalars, such as x.sum() or x.max()")
+
+
+def test_scalars_of_metrics_may_be_numbers(plugin):
+    counts = '{"actor/x": Sum(batch.mask.sum(), len(batch.mask)), "actor/y": Max(1.5)}'
+    text = MEASURED.replace("VALUE", counts).replace("import masked_mean", "import Max, Sum")
+    metrics = tandem.train(
+        *plugin(text), "algorithm/loss=loss", "max_tokens_per_microbatch=40"
+    ).metrics
+    assert metrics["actor/x"] == metrics["response/length_mean"] and metrics["actor/y"] == 1.5
+
+
 TWICE = """
 import torch
 from tandem import register_sampling_strategy
@@ -146,6 +173,7 @@ def test_metrics_of_a_sampling_strategy_are_records(plugin, value, kind):
         ("0.5", "0.25", "is a float; log a record of tandem.metrics, such as masked_mean("),
         ("Max(scores.total.max())", "0.25", "is a float; log a record of tandem.metrics, "),
         ("Max(scores.total.max())", "Min(scores.total.min())", "is a Max, and then a Min; log "),
+        ("Max(scores.total)", "Max(scores.total)", "is a Max of torch.float32 [16]; log scalars"),
     ],
 )
 def test_what_is_logged_twice_in_an_iteration_is_one_kind_of_record(plugin, first, second, fault):

@@ -134,8 +134,9 @@ def _empty(kind: type[Metric]) -> Metric:
 
 
 def merge_metrics(into: dict[str, Metric], more: Mapping[str, Metric]) -> None:
-    """Join metrics of the same name."""
-    for name, metric in more.items():
+    """Join metrics of the same name. Numbers in them become tensors."""
+    for name, given in more.items():
+        metric = type(given)(*(x if isinstance(x, Tensor) else torch.tensor(x) for x in given))
         known = into.get(name)
         joined = metric if known is None else type(metric)(*map(metric.join, known, metric))
         into[name] = joined

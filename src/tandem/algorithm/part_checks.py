@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tandem.contracts import callable_name, facts_of, is_foreign, iterate_innermost
 from tandem.contracts.inner_parts import ask_unwritten
-from tandem.contracts.outputs import CLOSE, Output
+from tandem.contracts.outputs import CLOSE, Output, find_wider
 from tandem.contracts.parts import place_of
 from tandem.contracts.stateful import has_state
 from tandem.contracts.wrong_output import WrongOutput, wrong_value
@@ -155,6 +155,8 @@ def refuse_other_records(logged: Mapping[str, object], known: Mapping[str, Metri
                 f"source.log: {name} is a {kind.__name__}; log a record of tandem.metrics, such as "
                 "masked_mean(x, rollout.mask)"
             )
+        if (fault := find_wider(value)) is not None:
+            raise WrongOutput(f"source.log: {name} is {fault}; log scalars, such as x.max()")
         if kind is not before:
             raise WrongOutput(
                 f"source.log: {name} is a {before.__name__}, and then a {kind.__name__}; log one "
