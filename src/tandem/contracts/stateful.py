@@ -7,7 +7,7 @@ from dataclasses import is_dataclass
 from typing import Any, Self
 
 from numpy import ndarray
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from tandem.contracts.outputs import refuse_name
 from tandem.contracts.parts import fields_of, place_of, unwrap_partial
@@ -67,16 +67,51 @@ class StatefulComponent(nn.Module):
         return {name for name, buffer in self.named_buffers() if buffer.isnan().any()}
 
     def _plain_attributes(self) -> set[tuple[str, str]]:
-        """(name, repr) of each plain attribute. One that a call adds, such as a cache, is in no set
-        taken before it, so it does not count as changed."""
+        """(name, contents) of each plain attribute. One that a call adds, such as a cache, is in no
+        set taken before it, so it does not count as changed."""
         own = {name: x for name, x in vars(self).items() if name not in OF_TORCH}
-        # The repr of a tensor has four digits, and of a long one the ends alone.
-        arrays = {name: x.tolist() for name, x in own.items() if isinstance(x, (Tensor, ndarray))}
-        return {(name, repr(x)) for name, x in (own | arrays).items()}
+        return {(name, contents_of(x)) for name, x in own.items()}
 
     def _apply(self, fn: Callable, recurse: bool = True) -> Self:
         # It stays in float64 on the CPU when the module around it is moved or cast.
         return self
+
+
+def contents_of(x: object, above: tuple[int, ...] = ()) -> str:
+    """The values in an object, in full: equal for equal contents. What has no parts to read, such
+    as a function or a lock, is its repr. Tensors of any shape [...].
+
+    above: the identities of the objects around it, so that a cycle ends.
+    """
+    if isinstance(x, (Tensor, ndarray)):  # a repr has four digits, and of a long one the ends alone
+        return repr(x.tolist())
+    if isinstance(x, Generator):
+        return repr(x.get_state().tolist())
+    if id(x) in above:
+        return "..."
+    parts = parts_inside(x)
+    if parts is None:
+        return repr(x)
+    inside = ", ".join(contents_of(part, (*above, id(x))) for part in parts)
+    return f"{type(x).__name__}({inside})"
+
+
+def parts_inside(x: object) -> Collection[object] | None:
+    """The parts of a container or of an object, as a copy of it is made of; None: it has none."""
+    match x:
+        case None | str() | bytes() | int() | float() | complex() | type():
+            return None
+        case Mapping():
+            return x.items()
+        case list() | tuple() | set() | frozenset():
+            return x
+    try:
+        made = x.__reduce_ex__(4)
+    except Exception:  # of any kind: it may be a method of the user's
+        return None
+    if isinstance(made, str):
+        return None
+    return [*made[1:3], *([*items] for items in made[3:5] if items is not None)]
 
 
 def metrics_of_state(part: StatefulComponent, known: Collection[str] = ()) -> dict[str, float]:
