@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
 from typing import Any
 
-from tandem.contracts import facts_of, place
+from tandem.contracts import facts_of, place, unwrap_partial
 
 Node = dict[str, Any]
 # Seconds per call of a user's reward, so that a hanging one cannot block a run. The shipped rewards
@@ -37,7 +38,8 @@ def bound_call(name: str, component: Callable, *, made: bool = False) -> Node:
 
     Numbers taken by `**numbers` have no defaults: `+algorithm.loss.alpha=2` adds one. A class is
     instantiated with its defaults, and the object is called. What is `made` when the run is built,
-    as a class is, gets all of its arguments from the configuration.
+    as a class is, gets all of its arguments from the configuration. Raises ValueError for a default
+    that is a function without a name.
     """
     units = facts_of(component).units
     call: Node = {"_target_": place(component)}
@@ -48,10 +50,26 @@ def bound_call(name: str, component: Callable, *, made: bool = False) -> Node:
         asked.add(Parameter.POSITIONAL_OR_KEYWORD)
     for parameter in inspect.signature(component).parameters.values():
         if parameter.default is not Parameter.empty:
-            call[parameter.name] = _in_units(parameter.default, units.get(parameter.name))
+            default = _as_value(parameter.default, f"{place(component)}: {parameter.name}")
+            call[parameter.name] = _in_units(default, units.get(parameter.name))
         elif parameter.kind in asked:
             call[parameter.name] = "???"
     return call
+
+
+def _as_value(default: Any, where: str) -> Any:
+    """A default as a YAML value; a function becomes the node that binds it."""
+    function, numbers = unwrap_partial(default)
+    by_place = isinstance(default, functools.partial) and default.args
+    if not inspect.isfunction(function) or by_place:
+        return default
+    if not function.__qualname__.isidentifier():
+        raise ValueError(
+            f"{where}: its default {function.__qualname__} has no name in a configuration; define "
+            "it with def at the top of a module"
+        )
+    held = {name: _as_value(number, where) for name, number in numbers.items()}
+    return {"_target_": place(function), "_partial_": True, **held}
 
 
 def _in_units(default: Any, unit: str | None) -> Any:
