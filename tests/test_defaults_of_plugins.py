@@ -4,6 +4,8 @@ import pytest
 
 import tandem
 from tandem.config import ConfigError, build, check, compose
+from tandem.config.checks import make_case
+from tandem.legality.units import warning
 
 pytestmark = pytest.mark.usefixtures("unregistered")
 
@@ -61,3 +63,39 @@ def test_a_function_without_a_name_is_no_default(plugin):
     plugin(NAMELESS)
     with pytest.raises(ConfigError, match=r"nameless: shape: its default <lambda> has no name in"):
         check(compose([*WORDS, "algorithm/advantage=nameless"]))
+
+
+PAIR = """
+from tandem import register_policy_loss
+
+@register_policy_loss(reads={"old_logp"}, units={"band": "clip", "over": "ratio"})
+def banded(batch, *, band: tuple[float, float] = (0.2, 0.28), over: list[float] = [1.5]):
+    ratio = (batch.logp - batch.old_logp).exp()
+    return -ratio.clamp(1 - band[0], 1 + band[1]).clamp(max=over[0]) * batch.advantages
+
+@register_policy_loss(reads={"old_logp"})
+def silent(batch, *, band: tuple[float, float] = (0.2, 0.28)):
+    return -(batch.logp - batch.old_logp).exp() * batch.advantages
+"""
+
+
+def test_the_numbers_of_a_pair_come_in_the_units_of_the_dynamics(plugin):
+    plugin(PAIR)
+    words = [*WORDS, "model=tiny_flow", "algorithm=grpo", "algorithm/loss=banded"]
+    loss, scale = (compose(words)[group] for group in ("algorithm", "dynamics"))
+    own, scale = build(loss.loss).keywords, scale.clip_scale
+    assert own["band"] == pytest.approx((0.2 * scale, 0.28 * scale))
+    assert own["over"] == pytest.approx([1 + 0.5 * scale])
+    assert scale < 0.1
+    tokens = build(compose([*WORDS, "algorithm/loss=banded"]).algorithm.loss)
+    assert tokens.keywords == {"band": (0.2, 0.28), "over": [1.5]}
+
+
+def test_a_pair_without_a_unit_is_named_where_a_flow_is_trained(plugin):
+    plugin(PAIR)
+    case = make_case(
+        compose([*WORDS, "model=tiny_flow", "algorithm=grpo", "algorithm/loss=silent"])
+    )
+    assert "algorithm.loss.band=[0.2, 0.28] of silent has no" in warning(case.algorithm, case.plan)
+    with pytest.raises(ConfigError, match=r"^algorithm\.loss\.band=\[0\.2, 0\.28\] of silent has"):
+        check(compose([*WORDS, "model=tiny_chain", "algorithm=grpo", "algorithm/loss=silent"]))

@@ -263,6 +263,8 @@ def test_numbers_of_a_loss_are_in_the_units_of_the_segment():
         def __init__(self, width=0.3): ...
 
     assert in_units(Wide(), picture) == Wide(width=pytest.approx(0.003))
+    pair = in_units(Wide(width=(0.2, 0.3)), picture)
+    assert pair == Wide(width=(pytest.approx(0.002), pytest.approx(0.003)))
     with pytest.raises(ValueError, match="its units cannot be applied in a chain; make the class"):
         in_units(Plain(), picture)
     assert loss_of(BySegment(text=None, picture=ppo), "text", picture) is None

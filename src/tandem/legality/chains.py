@@ -50,7 +50,7 @@ def losses_judge_a_segment_by_itself(case: Case) -> Iterator[str]:
                 )
     for key, number, name in without_unit(case.algorithm):
         yield (
-            f"{key}={number:g} of {name} has no unit, so its value per denoising step is "
+            f"{key}={number} of {name} has no unit, so its value per denoising step is "
             f"undefined; declare units={{{key.rpartition('.')[2]!r}: 'clip'}}, or 'none' if it "
             "does not scale"
         )

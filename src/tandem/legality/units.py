@@ -6,17 +6,22 @@ from collections.abc import Iterator
 
 from tandem.algorithm.algorithm import Algorithm
 from tandem.contracts import facts_of, iterate_innermost, name_of, numbers_of
+from tandem.contracts.bounds import values_of
 from tandem.settings.settings import Settings
 
 
-def without_unit(algorithm: Algorithm) -> Iterator[tuple[str, float, str]]:
-    """(key, number, loss) of the loss and of those in it, for numbers without a unit."""
+def without_unit(algorithm: Algorithm) -> Iterator[tuple[str, str, str]]:
+    """(key, value, loss) of the loss and of those in it, for numbers without a unit and lists of
+    them."""
     for where, part in iterate_innermost(algorithm.loss, "algorithm.loss", wrappers=True):
         known = facts_of(part).units
         for name, number in numbers_of(part).items():
-            is_number = type(number) in (int, float)
+            numbers = values_of(number)
+            is_number = numbers and all(type(x) in (int, float) for x in numbers)
             if is_number and name not in known:
-                yield f"{where}.{name}", number, name_of(part)
+                shown = ", ".join(f"{x:g}" for x in numbers)
+                is_one = not isinstance(number, (list, tuple))
+                yield f"{where}.{name}", shown if is_one else f"[{shown}]", name_of(part)
 
 
 def warning(algorithm: Algorithm, settings: Settings) -> str | None:
@@ -24,7 +29,7 @@ def warning(algorithm: Algorithm, settings: Settings) -> str | None:
     found = list(without_unit(algorithm))
     if settings.dynamics.kernel is None or not found:
         return None
-    (key, _, loss), shown = found[0], ", ".join(f"{key}={number:g}" for key, number, _ in found)
+    (key, _, loss), shown = found[0], ", ".join(f"{key}={value}" for key, value, _ in found)
     unit = settings.dynamics.clip_scale
     here = "" if unit == 1 else f", and 1 for tokens is {unit:.2g} here"
     return (

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from tandem.contracts import (
 from tandem.types import PICTURE, SEGMENTS, TEXT, CoupledBatch, map_fields
 
 Loss = Callable[[CoupledBatch], Tensor]
+Number = TypeVar("Number", float, list[float], tuple[float, ...])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +45,10 @@ class Segment:
     def frozen(self) -> bool:
         return self.weight == 0
 
-    def convert(self, number: float, unit: str) -> float:
-        """A number for tokens, converted to this segment."""
+    def convert(self, number: Number, unit: str) -> Number:
+        """A number for tokens, or a list of some, converted to this segment."""
+        if isinstance(number, (list, tuple)):
+            return type(number)(self.convert(x, unit) for x in number)
         if unit == "ratio":
             return 1 + (number - 1) * self.clip_scale
         scales = {
@@ -118,7 +121,7 @@ def in_units(loss: Loss, segment: Segment) -> Loss:
             "or a function"
         )
     for name, unit in units.items():
-        if isinstance(given.get(name), int | float):
+        if isinstance(given.get(name), int | float | list | tuple):
             changed[name] = segment.convert(given[name], unit)
     if not changed:
         return loss

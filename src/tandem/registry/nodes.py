@@ -73,6 +73,8 @@ def _as_value(default: Any, where: str) -> Any:
 
 
 def _in_units(default: Any, unit: str | None) -> Any:
+    if isinstance(default, (list, tuple)):
+        return type(default)(_in_units(x, unit) for x in default)
     if unit not in IN_UNITS or type(default) not in (int, float):
         return default
     return IN_UNITS[unit].format(default, default - 1)
