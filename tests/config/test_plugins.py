@@ -64,6 +64,11 @@ WRONG = {
         "@register_policy_loss(batch_statistics=w, metrics=m)\ndef mine(batch, statistics): ...\n",
         7, "own_plugin.m(batch): too many positional arguments; metrics= is called with batch, st",
     ),
+    "a row reward of something else": (
+        "from tandem import register_policy_loss\n\ndef r(batch, beta): ...\n\n"
+        "@register_policy_loss(reward=r)\ndef mine(batch): ...\n",
+        5, "own_plugin.r(batch, beta): missing a required argument: 'beta'; reward= is called with",
+    ),
     "a statistic of a number that its loss lacks": (
         "from tandem import register_policy_loss\n\ndef w(batch, *, width, far): ...\n\n"
         "@register_policy_loss(batch_statistics=w)\ndef mine(batch, statistics, *, width=1): ...\n",

@@ -160,6 +160,18 @@ def test_statistics_of_an_update_are_one_tensor_and_leave_the_rows_as_they_are(t
         plugged(tmp_path, loss=declared).go()
 
 
+@pytest.mark.parametrize("wrong", [lambda batch: batch.logp.sum(1), lambda batch: 1.0])
+def test_the_summary_of_rows_is_one_number_for_each_step(tmp_path, wrong):
+    def loss(batch, statistics):
+        return reinforce(batch)
+
+    facts = {"batch_statistics": lambda rows: 1.0 * rows.mask, "summary": wrong}
+    with pytest.raises(
+        WrongOutput, match=r"; return a tensor \[B, T\], whose last axes are here \["
+    ):
+        plugged(tmp_path, loss=declare(**facts)(loss)).go()
+
+
 @dataclass(frozen=True)
 class Nested:
     mask: torch.Tensor

@@ -24,6 +24,7 @@ from tandem.algorithm.part_checks import (
     statistics_by,
 )
 from tandem.contracts import batch_statistics_of, facts_of, metrics_of, parts_of, summary_of
+from tandem.contracts.inner_parts import ask_inner
 from tandem.contracts.outputs import CORRECTION, LOSS, WEIGHTS, add_metrics
 from tandem.experience import Budget, Experience, select_rows, statistics_of
 from tandem.losses import importance
@@ -225,4 +226,5 @@ def statistics_input(loss: Callable, batch: Record) -> Record | Summary:
     of = summary_of(loss)
     if of is None:
         return batch
-    return Summary(value=of(batch), advantages=batch.advantages, mask=batch.mask, group=batch.group)
+    value = ask_inner(of, batch, shape=batch.mask.shape, axes="[B, T]")
+    return Summary(value=value, advantages=batch.advantages, mask=batch.mask, group=batch.group)

@@ -128,7 +128,12 @@ def _refuse_unbound(component: Callable, takes: Sequence[str]) -> None:
     """Raise ValueError for a function that a part declares and that cannot be called with rows."""
     own = facts_of(component)
     rows = ("batch", "statistics") if own.batch_statistics else ("batch",)
-    declared = {"metrics": rows, "batch_statistics": rows[:1], "summary": rows[:1]}
+    declared = {
+        "metrics": rows,
+        "batch_statistics": rows[:1],
+        "summary": rows[:1],
+        "reward": rows[:1],
+    }
     has_numbers = is_dataclass(component) or not inspect.isclass(component)
     numbers = inspect.signature(component).parameters.keys() - {*takes} if has_numbers else ()
     for fact, given in declared.items():

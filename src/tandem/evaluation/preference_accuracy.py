@@ -10,6 +10,7 @@ import torch
 
 from tandem import distributed, rng
 from tandem.contracts import facts_of
+from tandem.contracts.inner_parts import ask_inner
 from tandem.evaluation.settings import Evaluation
 from tandem.losses.pairs import reward_of
 from tandem.policies.flow.records import FlowSampling
@@ -57,7 +58,8 @@ def compare_pairs(
     with policy.summon_full_params(first.sampling, needs):
         for start in range(0, len(own), step):
             rows = _rows(policy, own[start : start + step], needs, key=key)
-            of_chosen, of_rejected = reward(rows).double()[:, 0].chunk(2)
+            of_rows = ask_inner(reward, rows, shape=[len(rows.mask), 1], axes="[B, 1]")
+            of_chosen, of_rejected = of_rows.double()[:, 0].chunk(2)
             margin = of_chosen - of_rejected
             ahead = (margin > 0).double() + 0.5 * (margin == 0)
             sums += torch.stack([ahead.sum(), margin.sum(), torch.ones_like(margin).sum()]).cpu()

@@ -10,6 +10,8 @@ from policies.flow.small_flow import KEY, make_prompts, small
 from torch.testing import assert_close
 
 from tandem import rng
+from tandem.contracts import declare
+from tandem.contracts.wrong_output import WrongOutput
 from tandem.data.images import show
 from tandem.data.shapes_drawn import renderings
 from tandem.dynamics.decays import constant
@@ -150,6 +152,17 @@ def test_held_out_pairs_of_pictures_are_compared(policy):
         optimizer.step()
     got = compare_pairs(trained, loss, with_pictures(), SETTINGS, key=KEY)
     assert got["eval/pair_margin"] > 0
+
+
+@pytest.mark.parametrize(
+    "wrong", [lambda batch: batch.logp.sum(1), lambda batch: batch.logp.mean(), lambda batch: 0.0]
+)
+def test_the_reward_of_a_row_is_one_number_for_each(policy, wrong):
+    loss = declare(reward=wrong)(lambda batch: batch.logp)
+    with pytest.raises(
+        WrongOutput, match=r"; return a tensor \[B, 1\], whose last axes are here \["
+    ):
+        compare_pairs(policy, loss, with_pictures(), SETTINGS, key=KEY)
 
 
 def move(policy):
