@@ -3,6 +3,7 @@
 import pytest
 
 import tandem
+from tandem.config import ConfigError, check, compose
 
 pytestmark = pytest.mark.usefixtures("unregistered")
 
@@ -52,6 +53,26 @@ def of_predictions(batch):
 def of_a_network(batch):
     return energy(batch.error) * kept(batch) * 0.9 ** batch.version_gap
 """
+
+
+UNSURE = """
+from tandem import register_adv_estimator
+
+@register_adv_estimator(reads={"entropy"})
+def unsure(scores, rollout):
+    return scores.total[:, None] * rollout.entropy * rollout.mask
+"""
+
+
+def test_the_entropy_that_an_engine_does_not_report_is_refused_to_an_advantage(plugin):
+    plugin(UNSURE)
+    words = ["plugins=[wrong]", "~recipe", "algorithm/advantage=unsure"]
+    check(compose(words))
+    engine = ["rollout=vllm_server", "rollout.engine.url=http://127.0.0.1:9"]
+    with pytest.raises(
+        ConfigError, match=r"^algorithm/advantage=unsure needs the entropy of the sa"
+    ):
+        check(compose([*words, *engine]))
 
 
 def metrics_of(words, *more):

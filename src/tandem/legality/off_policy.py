@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tandem.contracts import facts_of, name_of
+from tandem.contracts import facts_of, name_of, parts_of
 from tandem.legality.case import Case
 
 NOTHING = "set algorithm/importance_sampling=none"
@@ -112,13 +112,15 @@ def given_rows_have_no_samples(case: Case) -> Iterator[str]:
 
 
 def entropy_is_known(case: Case) -> Iterator[str]:
-    silent = case.engine is not None and not case.engine.target.reports_entropy
-    if silent and case.algorithm.entropy.target is not None:
-        yield (
-            "algorithm.entropy.target needs the entropy of the sampler, which "
-            f"rollout={case.plan.choices['rollout']} does not report; set it to null, or "
-            "rollout=local"
-        )
+    if case.engine is None or case.engine.target.reports_entropy:
+        return
+    need = "needs the entropy of the sampler, which "
+    need += f"rollout={case.plan.choices['rollout']} does not report; set"
+    if case.algorithm.entropy.target is not None:
+        yield f"algorithm.entropy.target {need} it to null, or rollout=local"
+    for part in parts_of(case.algorithm.advantage):
+        if "entropy" in facts_of(part).reads:
+            yield f"algorithm/advantage={name_of(part)} {need} rollout=local"
 
 
 def drift_can_be_seen(case: Case) -> Iterator[str]:
