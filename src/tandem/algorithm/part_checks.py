@@ -39,9 +39,8 @@ def as_if_moved(batch: Record) -> Record:
     for number, name in enumerate(names, start=1):
         x, far = getattr(batch, name), number * gap
         moved[name] = x - far if x.ndim == 2 else x * (1 + far[..., None])
-    age = getattr(batch, "version_gap", None)
-    if age is not None:
-        moved["version_gap"] = age + rows % 4 * mask
+    if batch.version_gap is not None:
+        moved["version_gap"] = batch.version_gap + rows % 4 * mask
     return replace(batch, **moved)
 
 
