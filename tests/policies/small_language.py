@@ -96,6 +96,32 @@ def chat_model():
     return Qwen3ForCausalLM(config), byte_tokenizer()
 
 
+def small_experts():
+    """A mixture of experts with the tokenizer of `tiny_lm`; its routers and experts have adapters
+    of their own kind."""
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    tokenizer = tiny_lm(seed=0, hidden_size=32, num_layers=1, head_dim=8)[1]
+    torch.manual_seed(0)
+    config = Qwen3MoeConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        intermediate_size=48,
+        moe_intermediate_size=16,
+        num_experts=4,
+        num_experts_per_tok=2,
+        max_position_embeddings=64,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    return Qwen3MoeForCausalLM(config), tokenizer
+
+
 def talk(*turns, id=0, **fields):
     """A prompt of messages: user, assistant, user, ..."""
     roles = ("user", "assistant") * len(turns)

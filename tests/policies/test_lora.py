@@ -4,12 +4,12 @@ import pytest
 import torch
 from ladder import FEW
 from safetensors.torch import load_file
-from small_language import NOTHING, questions, small, train_briefly
+from small_language import NOTHING, questions, small, small_experts, train_briefly
 from torch.testing import assert_close
 
 from tandem import train
 from tandem.policies.language.tiny_lm import tiny_lm
-from tandem.policies.lora import Lora, merged_weights
+from tandem.policies.lora import Lora, merged_weights, places_of
 
 LORA = Lora(r=4, alpha=8)
 REFERENCE = frozenset({"ref_logp"})
@@ -89,6 +89,26 @@ def test_what_is_saved_is_merged_and_the_adapter_lies_beside_it(adapted, policy,
     for name, weight in adapted.weights().items():  # saving left the training copy as it was
         assert torch.equal(weight, weights[name])
     assert_close(adapted.evidence(rollout, NOTHING).logp, before, atol=0, rtol=0)
+
+
+def test_adapters_of_experts_are_merged_into_their_weights(tmp_path):
+    policy = train_briefly(small(build=small_experts, lora=LORA), steps=3)
+    rollout = show(policy)
+    adapted = policy.evidence(rollout, NOTHING).logp
+    policy.save(tmp_path)
+    merged = small(path=str(tmp_path))
+    assert_close(merged.evidence(rollout, NOTHING).logp, adapted, atol=2e-5, rtol=0)
+    assert "model.layers.*.mlp.experts" in places_of(policy.network)
+    assert not any("base_layer" in place for place in places_of(policy.network))
+    assert (adapted - small(build=small_experts).evidence(rollout, NOTHING).logp).abs().max() > 0.1
+
+
+def test_the_adapters_are_kept_where_merging_fails(adapted, tmp_path):
+    factor = next(iter(adapted.trainable().values()))
+    factor.data = factor.data[:, :3]
+    with pytest.raises(RuntimeError):
+        adapted.save(tmp_path)
+    assert (tmp_path / "lora" / "adapter_model.safetensors").is_file()
 
 
 def test_merging_adds_the_product_of_the_two_factors(adapted):

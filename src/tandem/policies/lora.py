@@ -122,15 +122,16 @@ def merged_weights(model: nn.Module) -> dict[str, Tensor]:
     weights = {bare(name): value for name, value in state.items() if is_base(name)}
     for name, layer in model.named_modules():
         if is_adapted(layer):
-            base = weights[f"{name}.weight"]
-            change = layer.get_delta_weight("default")
-            weights[f"{name}.weight"] = (base.to(change.dtype) + change).to(base.dtype)
+            # Adapters of experts lie on a named weight of their module, one around the other.
+            own = bare(f"{name}.{getattr(layer, 'parameter_name', 'weight')}")
+            base, change = weights[own], layer.get_delta_weight("default")
+            weights[own] = (base.to(change.dtype) + change).to(base.dtype)
     return weights
 
 
 def bare(name: str) -> str:
-    """The name of a weight in the model without adapters."""
-    return name.removeprefix("base_model.model.").replace(".base_layer.", ".")
+    """The name of a layer or a weight in the model without adapters."""
+    return re.sub(r"(\.base_layer)+(?=\.|$)", "", name.removeprefix("base_model.model."))
 
 
 def is_base(name: str) -> bool:
@@ -139,8 +140,8 @@ def is_base(name: str) -> bool:
 
 
 def save_adapted(network: PeftModel, folder: Path) -> None:
-    """The merged model in `folder`, the adapter alone in `folder/lora`."""
-    model = network.get_base_model()
-    model.save_pretrained(folder, state_dict=merged_weights(model))
+    """The adapter alone in `folder/lora`, then the merged model in `folder`."""
     # "auto" would ask the hub whether the vocabulary was extended.
     network.save_pretrained(str(folder / "lora"), save_embedding_layers=False)
+    model = network.get_base_model()
+    model.save_pretrained(folder, state_dict=merged_weights(model))
