@@ -72,6 +72,45 @@ def test_layers_without_end_are_refused_before_one_is_built(folder):
     assert refusal(folder).endswith("its config.json has 100000 layers; the most are 1000")
 
 
+def as_quantised(folder, method, **further):
+    """Say in a folder's configuration that its weights are packed."""
+    file = folder / "config.json"
+    said = json.loads(file.read_text())
+    said["quantization_config"] = {"quant_method": method, **further}
+    file.write_text(json.dumps(said))
+
+
+@pytest.mark.parametrize("method", ["bitsandbytes", "gptq", "of_tomorrow"])
+def test_weights_that_stay_packed_are_refused_before_they_are_read(folder, method):
+    as_quantised(folder, method, load_in_4bit=True, bits=4)
+    for file in folder.glob("*.safetensors"):
+        file.unlink()
+    assert f"its weights are quantised by {method}, which cannot be trained" in refusal(folder)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_of_8_bits_are_unpacked_and_saved_as_plain_ones(folder, tmp_path, dtype):
+    plain = load_file(folder / "model.safetensors")
+    packed = {}
+    for name, weight in plain.items():
+        packed[name] = weight.bfloat16()
+        if "proj" in name:
+            blocks = weight.view(weight.shape[0] // 16, 16, weight.shape[1] // 16, 16)
+            scale = blocks.abs().amax((1, 3), keepdim=True) / 448
+            packed[name] = (blocks / scale).view_as(weight).to(torch.float8_e4m3fn)
+            packed[f"{name}_scale_inv"] = scale[:, 0, :, 0].contiguous()
+    save_file(packed, folder / "model.safetensors", metadata={"format": "pt"})
+    as_quantised(folder, "fp8", weight_block_size=[16, 16], activation_scheme="dynamic")
+    policy = load(folder, dtype=dtype)
+    policy.save(tmp_path / "saved")
+    saved = load_file(tmp_path / "saved" / "model.safetensors")
+    assert saved.keys() == plain.keys()
+    for name, weight in saved.items():
+        assert weight.dtype == getattr(torch, dtype)
+        assert (weight - plain[name]).abs().max() <= 0.07 * plain[name].abs().max()
+    assert "quantization_config" not in json.loads((tmp_path / "saved/config.json").read_text())
+
+
 def test_missing_weights_are_not_made_up(folder):
     weights = load_file(folder / "model.safetensors")
     weights.pop("lm_head.weight")

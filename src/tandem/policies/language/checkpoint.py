@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,6 +24,7 @@ def with_weights(
     attn_implementation: str | None,
 ) -> tuple[nn.Module, set[str]]:
     """The model in host memory, and the names of its missing weights."""
+    packed = bool(packings_of(config))
     model, report = made_by.from_pretrained(
         place,
         config=config,
@@ -32,6 +34,10 @@ def with_weights(
         use_safetensors=True,
         output_loading_info=True,
     )
+    if packed:
+        del model._weight_conversions  # to the names of packed weights, when it is saved
+        if model.config.dtype is torch.float32:
+            model.float()  # unpacked weights are bfloat16, whatever dtype says
     return model, report["missing_keys"]
 
 
@@ -71,6 +77,31 @@ def check_whole(given: str, tokenizer: Any, missing: set[str]) -> None:
     if missing:
         names = ", ".join(sorted(missing)[:3])
         raise ValueError(f"{given} lacks {len(missing)} weights, such as {names}")
+
+
+def unpack_when_read(config: Any) -> None:
+    """Let transformers unpack the weights of a quantised checkpoint while it reads them.
+
+    Raises ValueError for a method whose weights it can only keep packed: they cannot be trained,
+    merged with adapters or saved.
+    """
+    from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
+
+    for said in packings_of(config):
+        method = said.get("quant_method")
+        kind = AUTO_QUANTIZATION_CONFIG_MAPPING.get(method)
+        if kind is None or "dequantize" not in signature(kind).parameters:
+            raise ValueError(
+                f"its weights are quantised by {method}, which cannot be trained; give the "
+                "unquantised model, whose base model/quantization=bnb_4bit packs below model.lora"
+            )
+        said["dequantize"] = True
+
+
+def packings_of(config: Any) -> list[dict[str, Any]]:
+    """How the weights of a checkpoint are packed, by its configuration; plain ones: empty."""
+    said = [getattr(c, "quantization_config", None) for c in (config, config.get_text_config())]
+    return [one for one in said if one is not None]
 
 
 def without_dropout(config: Any) -> Any:

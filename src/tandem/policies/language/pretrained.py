@@ -16,6 +16,7 @@ from tandem.policies.activations import save_activations
 from tandem.policies.language.checkpoint import (
     DTYPES,
     check_whole,
+    unpack_when_read,
     with_weights,
     without_dropout,
     without_weights,
@@ -169,11 +170,13 @@ def read_from(
 def read_config(place: str) -> PretrainedConfig:
     """The configuration of a model with code in transformers.
 
-    Raises ValueError for more layers than any model has: building them would not end.
+    Raises ValueError for weights that stay packed, and for more layers than any model has: building
+    them would not end.
     """
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(place, trust_remote_code=False)
+    unpack_when_read(config)
     layers = getattr(config.get_text_config(), "num_hidden_layers", 0)
     if layers > MOST_LAYERS:
         raise ValueError(f"its config.json has {layers} layers; the most are {MOST_LAYERS}")
