@@ -9,6 +9,7 @@ from small_language import NOTHING, chat_model, questions, small, talk, train_br
 from torch.testing import assert_close
 
 from tandem.policies.language.policy import LanguagePolicy, Sampling
+from tandem.policies.language.tiny_lm import tiny_lm
 from tandem.policies.lora import Lora
 from tandem.policies.request import Request
 from tandem.types import take
@@ -210,6 +211,45 @@ def test_a_sample_is_a_function_of_key_slot_and_place_in_the_group(policy):
     assert other.outputs != four.outputs
     assert four.group.tolist() == [3, 3, 3, 3]
     assert [prompt.id for prompt in four.prompts] == [0, 0, 0, 0]
+
+
+def longrope(original=12):
+    """A model that rotates all rows of a pass by other frequencies if one is longer than that."""
+    from transformers import Phi3Config, Phi3ForCausalLM
+
+    _, tokenizer = tiny_lm(seed=0, hidden_size=32, num_layers=1, head_dim=8)
+    factors = {"short_factor": [1.0] * 4, "long_factor": [1.0, 3.0, 9.0, 27.0]}
+    config = Phi3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=64,
+        original_max_position_embeddings=original,
+        initializer_range=0.2,
+        pad_token_id=0,
+        bos_token_id=None,
+        eos_token_id=1,
+        rope_parameters={"rope_type": "longrope", "rope_theta": 10000.0, **factors},
+    )
+    torch.manual_seed(0)
+    return Phi3ForCausalLM(config), tokenizer
+
+
+def test_rows_of_longrope_stay_within_its_first_set_of_frequencies(caplog):
+    policy = small(build=longrope, sampling=Sampling(max_new_tokens=5))
+    assert "rows have up to 12 tokens instead of 64" in caplog.text
+    kept, dropped = policy.admit(questions())
+    assert [len(prompt.text) <= 7 for prompt in questions()] == [p in kept for p in questions()]
+    assert dropped
+    rollout = policy.sample(kept, 2, key=1, slots=range(len(kept)))
+    logp = policy.evidence(rollout, NOTHING).logp
+    assert_close(logp, rollout.behaviour_logp, atol=5e-6, rtol=0)
+    alone = torch.cat(
+        [policy.evidence(take(rollout, torch.tensor([i])), NOTHING).logp for i in range(len(logp))]
+    )
+    assert_close(logp, alone, atol=5e-6, rtol=0)
 
 
 def test_a_demonstration_beyond_the_positions_is_refused(policy):

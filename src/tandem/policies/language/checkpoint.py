@@ -12,6 +12,7 @@ from torch import nn
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
+MOST_LAYERS = 1000  # the deepest models have about 130
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": "auto"}
 
 
@@ -77,6 +78,22 @@ def check_whole(given: str, tokenizer: Any, missing: set[str]) -> None:
     if missing:
         names = ", ".join(sorted(missing)[:3])
         raise ValueError(f"{given} lacks {len(missing)} weights, such as {names}")
+
+
+def read_config(place: str) -> PretrainedConfig:
+    """The configuration of a model with code in transformers.
+
+    Raises ValueError for weights that stay packed, and for more layers than any model has: building
+    them would not end.
+    """
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(place, trust_remote_code=False)
+    unpack_when_read(config)
+    layers = getattr(config.get_text_config(), "num_hidden_layers", 0)
+    if layers > MOST_LAYERS:
+        raise ValueError(f"its config.json has {layers} layers; the most are {MOST_LAYERS}")
+    return config
 
 
 def unpack_when_read(config: Any) -> None:

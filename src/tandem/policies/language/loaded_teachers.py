@@ -15,7 +15,7 @@ from tandem.policies.language.average import WeightAverage
 from tandem.policies.language.compared import Compared, HiddenStates, LikeliestTokens
 from tandem.policies.language.contexts import longest_context
 from tandem.policies.language.logprob import TokenLogProbComputer
-from tandem.policies.language.pretrained import positions
+from tandem.policies.language.positions import positions
 from tandem.policies.language.records import TokenSample
 from tandem.policies.language.teacher_server import ServedTeacher
 from tandem.policies.teachers import rows_by_teacher

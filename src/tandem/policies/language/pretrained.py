@@ -16,18 +16,18 @@ from tandem.policies.activations import save_activations
 from tandem.policies.language.checkpoint import (
     DTYPES,
     check_whole,
-    unpack_when_read,
+    read_config,
     with_weights,
     without_dropout,
     without_weights,
 )
+from tandem.policies.language.positions import warn_of_positions
 from tandem.policies.weights import disable_dropout
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 Packing = bool | Literal["auto"]
-MOST_LAYERS = 1000  # the deepest models have about 130
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,22 +167,6 @@ def read_from(
     return Pretrained(model, tokenizer)
 
 
-def read_config(place: str) -> PretrainedConfig:
-    """The configuration of a model with code in transformers.
-
-    Raises ValueError for weights that stay packed, and for more layers than any model has: building
-    them would not end.
-    """
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(place, trust_remote_code=False)
-    unpack_when_read(config)
-    layers = getattr(config.get_text_config(), "num_hidden_layers", 0)
-    if layers > MOST_LAYERS:
-        raise ValueError(f"its config.json has {layers} layers; the most are {MOST_LAYERS}")
-    return config
-
-
 def check_memory(model: nn.Module, key: str) -> None:
     """Raise ValueError for a model without past_key_values."""
     if "past_key_values" not in arguments(type(model)):
@@ -203,6 +187,7 @@ def refuse_frozen(network: nn.Module) -> None:
 def ready(model: nn.Module, numerics: Numerics) -> nn.Module:
     """Without dropout, in eval mode, with recomputed activations if configured."""
     disable_dropout(model)
+    warn_of_positions(model)
     save_activations(model, numerics)
     return model.eval()
 
@@ -224,11 +209,6 @@ def without_flash_attention(model: nn.Module) -> Iterator[None]:
 def vocabulary_of(model: nn.Module) -> int:
     """The number of logits."""
     return model.config.get_text_config().vocab_size
-
-
-def positions(model: nn.Module) -> int | None:
-    """The maximum number of tokens of a row; None: unlimited."""
-    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
 
 
 def end_tokens(model: nn.Module) -> int | list[int] | None:

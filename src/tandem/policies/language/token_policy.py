@@ -16,20 +16,20 @@ from torch import Tensor, nn
 from tandem import distributed
 from tandem.policies.engines.rollout_engine import EngineMixin
 from tandem.policies.language.chat import Chat, ChatOptions
+from tandem.policies.language.checkpoint import read_config
 from tandem.policies.language.chunked_head import logits_are_head_of_trunk
 from tandem.policies.language.critic import Critic, Kind, critic_of
 from tandem.policies.language.kernels import check_kernels
 from tandem.policies.language.loaded_teachers import LoadedTokenTeachers
 from tandem.policies.language.logprob import ChunkLimits, TokenLogProbComputer
 from tandem.policies.language.message_frames import end_answers
+from tandem.policies.language.positions import positions
 from tandem.policies.language.pretrained import (
     Build,
     Numerics,
     Pretrained,
     causal,
     end_tokens,
-    positions,
-    read_config,
     refuse_frozen,
 )
 from tandem.policies.language.records import RowPasses, Sampling

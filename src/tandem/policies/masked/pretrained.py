@@ -8,14 +8,13 @@ import torch
 from torch import nn
 
 from tandem.hub import align, hide_bars, list_ends, locate, refuse_pickles, shorten_error
-from tandem.policies.language.checkpoint import check_whole, without_dropout
+from tandem.policies.language.checkpoint import check_whole, read_config, without_dropout
 from tandem.policies.language.pretrained import (
     Build,
     Numerics,
     Pretrained,
     build_pretrained,
     end_tokens,
-    read_config,
     read_from,
     ready,
     without_flash_attention,

@@ -14,7 +14,7 @@ from tandem.policies.language.chunked_head import logits_are_head_of_trunk
 from tandem.policies.language.critic import Critic, critic_of
 from tandem.policies.language.inputs import TokenIndex
 from tandem.policies.language.logprob import ALSO, token_logp
-from tandem.policies.language.pretrained import positions
+from tandem.policies.language.positions import positions
 from tandem.policies.language.teachers import SELF
 from tandem.policies.memory.outline import Outline
 from tandem.policies.memory.tracker import Peak, fuse_attention

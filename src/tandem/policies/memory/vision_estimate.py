@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tandem.policies.language.pretrained import positions
+from tandem.policies.language.positions import positions
 from tandem.policies.memory.estimate import Part, Workload
 from tandem.policies.memory.language_estimate import of_outline, pass_of
 from tandem.policies.memory.language_outline import LanguageOutline
