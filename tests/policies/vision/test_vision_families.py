@@ -8,9 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import transformers.models.pixtral.image_processing_pil_pixtral as of_pixtral
 import transformers.models.smolvlm.processing_smolvlm as of_smolvlm
 from policies.vision.small_vision import NOTHING, picture
-from policies.vision.vision_families import FAMILIES
+from policies.vision.vision_families import BUILT, FAMILIES
 from torch.testing import assert_close
 
 from tandem.policies.language.inputs import pad_rows
@@ -29,7 +30,7 @@ EVERY = ["language", "projector", "vision"]
 CHATS = {
     f"{IMAGE}\n\nWhich colour?": [picture(16)],
     "Why?": [],
-    f"{IMAGE} or {IMAGE}": [picture(16, 1, 40), picture(24, 2)],
+    f"{IMAGE} or {IMAGE}": [picture(20, 1, 44), picture(24, 2)],
 }
 
 
@@ -81,6 +82,23 @@ def test_token_ids_are_those_of_the_familys_own_processor(family, root):
         text = policy.chat.text(prompt)
         want = policy.processor(images=images, text=text, add_special_tokens=False)["input_ids"]
         assert ids == list(want if isinstance(want[0], int) else want[0])
+
+
+@pytest.mark.parametrize("family", BUILT)
+def test_a_family_that_is_loaded_with_torchvision_alone(family, monkeypatch):
+    """Its parts that need no torchvision are put together."""
+    name = "transformers.models.pixtral.image_processing_pixtral"
+    monkeypatch.setitem(sys.modules, name, of_pixtral)  # one function of it, which its twin has
+    torch.manual_seed(0)
+    policy = VisionLanguagePolicy(build=BUILT[family], packing=False)
+    policy.load(Request(sampling=Sampling(max_new_tokens=4)))
+    for prompt, ids in zip(chats(), policy.chat.encode(chats()), strict=True):
+        images = [image.load().numpy() for image in prompt.images] or None
+        text = policy.chat.text(prompt)
+        want = policy.processor(images=images, text=text, add_special_tokens=False)["input_ids"]
+        assert ids == list(want if isinstance(want[0], int) else want[0])
+    rollout = policy.sample(chats(), 1, key=1, slots=[0, 1, 2])
+    assert_close(rollout.behaviour_logp, policy.logp(rollout), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

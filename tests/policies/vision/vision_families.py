@@ -3,6 +3,8 @@
 from transformers import (
     Gemma3Config,
     Gemma3ForConditionalGeneration,
+    Mistral3Config,
+    Mistral3ForConditionalGeneration,
     PreTrainedTokenizerFast,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
@@ -190,4 +192,45 @@ def smolvlm():
     return SmolVLMForConditionalGeneration(config), processor
 
 
+def mistral3():
+    """Its processor gives sizes to the image processor, in patches merged by the projector."""
+    from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
+    from transformers.models.pixtral.processing_pixtral import PixtralProcessor
+
+    tokenizer = byte_tokenizer(("[IMG]", "[IMG_BREAK]", "[IMG_END]"))
+    config = Mistral3Config(
+        text_config={
+            **TEXT,
+            "model_type": "mistral",
+            "head_dim": 8,
+            "vocab_size": len(tokenizer),
+        },
+        vision_config={
+            "model_type": "pixtral",
+            "hidden_size": 16,
+            "intermediate_size": 24,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "head_dim": 8,
+            "image_size": 64,
+            "patch_size": 4,
+        },
+        image_token_index=tokenizer.convert_tokens_to_ids("[IMG]"),
+        spatial_merge_size=2,
+        tie_word_embeddings=True,
+    )
+    pixels = PixtralImageProcessorPil(
+        size={"longest_edge": 64}, patch_size={"height": 4, "width": 4}
+    )
+    processor = PixtralProcessor(
+        pixels,
+        tokenizer,
+        patch_size=4,
+        spatial_merge_size=2,
+        chat_template=TEMPLATE.format(mark="[IMG]"),
+    )
+    return Mistral3ForConditionalGeneration(config), processor
+
+
 FAMILIES = {f.__name__: f for f in (qwen2_5_vl, qwen3_vl, gemma3, smolvlm)}
+BUILT = {f.__name__: f for f in (mistral3,)}  # torchvision reads their folders

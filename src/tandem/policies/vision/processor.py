@@ -30,7 +30,7 @@ class Processed:
         self.kept: dict[str, dict[str, Any]] = {}  # the latest images, oldest first
 
     def of(self, picture: Picture) -> dict[str, Any]:
-        """The output of the image processor: tensors, and how the image was cut."""
+        """The tensors of an image, and its `text`."""
         made = self.kept.pop(picture.name, None)
         self.kept[picture.name] = self._make(picture) if made is None else made
         while len(self.kept) > 1 and sum(map(size_of, self.kept.values())) > ROOM:
@@ -38,10 +38,17 @@ class Processed:
         return self.kept[picture.name]
 
     def _make(self, picture: Picture) -> dict[str, Any]:
-        options = getattr(type(self.processor), "images_kwargs", {})
-        # Axes are named explicitly: an image of height 3 would be mistaken for channels first.
-        options = {**options, "input_data_format": "channels_last", "return_tensors": "pt"}
-        return dict(self.processor.image_processor([picture.load().numpy()], **options))
+        # A whole call: families give their image processors and texts options of their own in it.
+        made = self.processor(
+            images=[picture.load().numpy()],
+            text=[self.processor.image_token],
+            # Axes are named explicitly: an image of height 3 would be mistaken for channels first.
+            images_kwargs={"input_data_format": "channels_last", "return_tensors": "pt"},
+            return_text_replacement_offsets=True,
+        )
+        ((mark,),) = made["text_replacement_offsets"]
+        tensors = {name: x for name, x in made.items() if isinstance(x, Tensor)}
+        return {**tensors, "text": mark["replacement"]}
 
     def text(self, picture: Picture) -> str:
         """Its image tokens, and the tokens that the family puts around them."""
@@ -60,9 +67,8 @@ class Processed:
         size = (picture.height, picture.width)
         if size not in self.sizes:
             found = self.of(picture)
-            text = self.processor.replace_image_token(found, image_idx=0)
             grid = {name: x for name, x in found.items() if name.endswith("_grid_thw")}
-            self.sizes[size] = text, grid
+            self.sizes[size] = found["text"], grid
         return self.sizes[size]
 
 
