@@ -3,6 +3,9 @@
 from transformers import (
     Gemma3Config,
     Gemma3ForConditionalGeneration,
+    InternVLConfig,
+    InternVLForConditionalGeneration,
+    InternVLProcessor,
     Mistral3Config,
     Mistral3ForConditionalGeneration,
     PreTrainedTokenizerFast,
@@ -232,5 +235,36 @@ def mistral3():
     return Mistral3ForConditionalGeneration(config), processor
 
 
+def internvl():
+    """It cuts an image into tiles."""
+    from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+
+    tokens = ("<img>", "</img>", "<IMG_CONTEXT>", "<video>")
+    names = ("start_image_token", "end_image_token", "context_image_token", "video_token")
+    tokenizer = byte_tokenizer((), **dict(zip(names, tokens, strict=True)))
+    config = InternVLConfig(
+        text_config={**TEXT, "model_type": "qwen2", "vocab_size": len(tokenizer)},
+        vision_config={
+            "model_type": "internvl_vision",
+            "hidden_size": 16,
+            "intermediate_size": 24,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "image_size": [32, 32],
+            "patch_size": [8, 8],
+        },
+        image_token_id=tokenizer.convert_tokens_to_ids("<IMG_CONTEXT>"),
+        downsample_ratio=0.5,
+        tie_word_embeddings=True,
+    )
+    pixels = GotOcr2ImageProcessorPil(
+        size={"height": 32, "width": 32}, crop_to_patches=True, max_patches=4
+    )
+    processor = without_films(InternVLProcessor)(
+        pixels, tokenizer, image_seq_length=4, chat_template=TEMPLATE.format(mark="<IMG_CONTEXT>")
+    )
+    return InternVLForConditionalGeneration(config), processor
+
+
 FAMILIES = {f.__name__: f for f in (qwen2_5_vl, qwen3_vl, gemma3, smolvlm)}
-BUILT = {f.__name__: f for f in (mistral3,)}  # torchvision reads their folders
+BUILT = {f.__name__: f for f in (internvl, mistral3)}  # torchvision reads their folders

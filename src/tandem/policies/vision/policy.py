@@ -132,7 +132,8 @@ class VisionLanguagePolicy(LanguagePolicy):
         align(model)
         check_memory(model, "model.path")
         self.choose_trained(ready(model, self.numerics))
-        self.processor, self.processed = processor, Processed(processor)
+        self.processor = processor
+        self.processed = Processed(processor, model.config.image_token_id)
         return Pretrained(model, processor.tokenizer)
 
     def save(self, folder: str | Path) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, as_tensor
 
 from tandem.types import Picture
 
@@ -21,16 +21,25 @@ def size_of(made: Mapping[str, Any]) -> int:
     return sum(x.nbytes for x in made.values() if isinstance(x, Tensor))
 
 
+class OfSize(NamedTuple):
+    """What all images of a size have in common."""
+
+    text: str  # its image tokens, and those around them
+    ids: Tensor  # [1, n] int64 of that text
+    grid: dict[str, Tensor]
+
+
 class Processed:
     """A cache of preprocessed images, each computed by itself."""
 
-    def __init__(self, processor: ProcessorMixin) -> None:
-        self.processor = processor
-        self.sizes: dict[tuple[int, int], tuple[str, dict[str, Tensor]]] = {}
+    def __init__(self, processor: ProcessorMixin, image_token: int) -> None:
+        """image_token: the id that the model reads. Some processors mark an image by another."""
+        self.processor, self.image_token = processor, image_token
+        self.sizes: dict[tuple[int, int], OfSize] = {}
         self.kept: dict[str, dict[str, Any]] = {}  # the latest images, oldest first
 
     def of(self, picture: Picture) -> dict[str, Any]:
-        """The tensors of an image, and its `text`."""
+        """The tensors of an image, its `text`, and the `ids` of that."""
         made = self.kept.pop(picture.name, None)
         self.kept[picture.name] = self._make(picture) if made is None else made
         while len(self.kept) > 1 and sum(map(size_of, self.kept.values())) > ROOM:
@@ -48,27 +57,27 @@ class Processed:
         )
         ((mark,),) = made["text_replacement_offsets"]
         tensors = {name: x for name, x in made.items() if isinstance(x, Tensor)}
-        return {**tensors, "text": mark["replacement"]}
+        return {**tensors, "text": mark["replacement"], "ids": as_tensor(made["input_ids"])}
 
     def text(self, picture: Picture) -> str:
         """Its image tokens, and the tokens that the family puts around them."""
-        return self._of_size(picture)[0]
+        return self._of_size(picture).text
 
     def length(self, picture: Picture) -> int:
         """The number of its image tokens."""
-        return self.text(picture).count(self.processor.image_token)
+        return int((self._of_size(picture).ids == self.image_token).sum())
 
     def grid(self, picture: Picture) -> dict[str, Tensor]:
         """The shape of its patch grid, [1, 3], by argument name; empty if the family has a fixed
         one."""
-        return self._of_size(picture)[1]
+        return self._of_size(picture).grid
 
-    def _of_size(self, picture: Picture) -> tuple[str, dict[str, Tensor]]:
+    def _of_size(self, picture: Picture) -> OfSize:
         size = (picture.height, picture.width)
         if size not in self.sizes:
             found = self.of(picture)
             grid = {name: x for name, x in found.items() if name.endswith("_grid_thw")}
-            self.sizes[size] = found["text"], grid
+            self.sizes[size] = OfSize(text=found["text"], ids=found["ids"], grid=grid)
         return self.sizes[size]
 
 

@@ -112,10 +112,12 @@ class PictureInputs(Inputs):
             with torch.no_grad() if self.frozen else nullcontext():
                 out = self.base.get_image_features(**given)
             self.stacks = isinstance(out.pooler_output, Tensor)
-            deeper = zip(*out.get("deepstack_features", ()), strict=True)
-            levels = list(deeper) or [()] * len(places)
-            for i, tokens, level in zip(places, out.pooler_output, levels, strict=True):
-                found[i] = Seen(tokens=tokens, deeper=tuple(level))
+            # A family may return features of all tiles, of which an image has several.
+            every = torch.cat([*out.pooler_output]).view(-1, out.pooler_output[0].shape[-1])
+            tokens = every.split([self.processed.length(pictures[i]) for i in places])
+            deeper = [*zip(*out.get("deepstack_features", ()), strict=True)] or [()] * len(places)
+            for i, own, level in zip(places, tokens, deeper, strict=True):
+                found[i] = Seen(tokens=own, deeper=tuple(level))
         return [found[i] for i in range(len(pictures))]
 
     def tensors(self, picture: Picture) -> dict[str, Tensor]:
@@ -154,8 +156,7 @@ class PictureInputs(Inputs):
         size, width = sample.tokens.shape
         found = torch.arange(width).expand(ROWS, size, -1).clone()
         columns = sample.tokens.tolist(), sample.prompt_length.tolist(), sample.images
-        prompts = zip(*columns, strict=True)
-        for row, (tokens, length, images) in enumerate(prompts):
+        for row, (tokens, length, images) in enumerate(zip(*columns, strict=True)):
             if images:
                 length = max(length, width - tokens[::-1].index(self.image_token))
             own = self.of_prompt(tokens[:length], images)
