@@ -167,6 +167,12 @@ def without_films(family: type[ProcessorMixin]) -> type[ProcessorMixin]:
     """
     if FILMS not in family.get_attributes():
         return family
+    from transformers import ProcessorMixin
+
+    class WithoutFilms(ProcessorMixin):
+        def __init__(self, *args: Any, **parts: Any) -> None:
+            parts.pop(FILMS, None)  # some families pass on the part that they were not given
+            super().__init__(*args, **parts)
 
     def get_attributes(cls: type) -> list[str]:
         return [name for name in family.get_attributes() if name != FILMS]
@@ -178,7 +184,7 @@ def without_films(family: type[ProcessorMixin]) -> type[ProcessorMixin]:
         "get_attributes": classmethod(get_attributes),
         "from_args_and_dict": classmethod(build),
     }
-    return type(family.__name__, (family,), parts)
+    return type(family.__name__, (family, WithoutFilms), parts)
 
 
 def list_ends(tokenizer: Any, configured: int | Sequence[int] | None) -> tuple[int, ...]:

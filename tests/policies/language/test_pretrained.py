@@ -187,6 +187,14 @@ def test_dropout_is_off_whatever_the_configuration_says(tmp_path):
     assert_close(first, second, atol=0, rtol=0)
 
 
+def test_a_part_that_a_model_does_not_have_drops_nothing():
+    from transformers import Gemma4Config
+
+    config = without_dropout(Gemma4Config(audio_config=None))
+    assert config.audio_config is None
+    assert config.get_text_config().attention_dropout == 0
+
+
 def gpt2():
     from transformers import GPT2Config, GPT2LMHeadModel
 

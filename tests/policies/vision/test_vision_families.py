@@ -151,9 +151,8 @@ def test_it_is_told_which_weights_make_tokens_of_what_the_tower_says(family, roo
     found = components_of(policy.network)
     assert sum(map(len, found.values())) == len(names)
     told = {names[id(p)] for p in found["projector"]}
-    assert told == {
-        n for n in names.values() if any(w in n for w in ("merger", "projector", "connector"))
-    }
+    words = ("merger", "projector", "connector", "embed_vision")
+    assert told == {n for n in names.values() if any(word in n for word in words)}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

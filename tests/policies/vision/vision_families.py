@@ -3,6 +3,10 @@
 from transformers import (
     Gemma3Config,
     Gemma3ForConditionalGeneration,
+    Gemma4AudioFeatureExtractor,
+    Gemma4Config,
+    Gemma4ForConditionalGeneration,
+    Gemma4Processor,
     InternVLConfig,
     InternVLForConditionalGeneration,
     InternVLProcessor,
@@ -266,5 +270,51 @@ def internvl():
     return InternVLForConditionalGeneration(config), processor
 
 
-FAMILIES = {f.__name__: f for f in (qwen2_5_vl, qwen3_vl, gemma3, smolvlm)}
+def gemma4():
+    """Without sound, as its large sizes are."""
+    from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
+
+    tokens = {"boi_token": "<boi>", "eoi_token": "<eoi>", "image_token": "<|image|>"}
+    sounds = {"audio_token": "<|audio|>", "boa_token": "<boa>", "eoa_token": "<eoa>"}
+    tokenizer = byte_tokenizer(("<|video|>",), **tokens, **sounds)
+    config = Gemma4Config(
+        text_config={
+            **TEXT,
+            "num_hidden_layers": 4,
+            "head_dim": 8,
+            "global_head_dim": 8,
+            "vocab_size": len(tokenizer),
+            "vocab_size_per_layer_input": len(tokenizer),
+            "hidden_size_per_layer_input": 8,
+            "sliding_window": 12,
+            "num_kv_shared_layers": 2,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+        },
+        vision_config={
+            "hidden_size": 16,
+            "intermediate_size": 24,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "patch_size": 4,
+        },
+        audio_config=None,
+        image_token_id=tokenizer.image_token_id,
+        boi_token_id=tokenizer.boi_token_id,
+        eoi_token_id=tokenizer.eoi_token_id,
+        video_token_id=tokenizer.convert_tokens_to_ids("<|video|>"),
+        audio_token_id=tokenizer.audio_token_id,
+    )
+    processor = without_films(Gemma4Processor)(
+        feature_extractor=Gemma4AudioFeatureExtractor(),
+        image_processor=Gemma4ImageProcessorPil(patch_size=4, max_soft_tokens=70),
+        tokenizer=tokenizer,
+        video_processor=None,
+        chat_template=TEMPLATE.format(mark="<|image|>"),
+    )
+    return Gemma4ForConditionalGeneration(config), processor
+
+
+FAMILIES = {f.__name__: f for f in (qwen2_5_vl, qwen3_vl, gemma3, smolvlm, gemma4)}
 BUILT = {f.__name__: f for f in (internvl, mistral3)}  # torchvision reads their folders

@@ -123,11 +123,8 @@ def packings_of(config: Any) -> list[dict[str, Any]]:
 
 def without_dropout(config: Any) -> Any:
     """The configuration with all dropout rates 0, because recomputation runs in train mode."""
-    for part in (
-        config,
-        config.get_text_config(),
-        *(getattr(config, n) for n in config.sub_configs),
-    ):
+    parts = (config, config.get_text_config(), *(getattr(config, n) for n in config.sub_configs))
+    for part in filter(None, parts):  # a model without sound has none of it
         for name, value in part.to_dict().items():
             if "drop" in name and isinstance(value, float):
                 setattr(part, name, 0.0)
