@@ -16,7 +16,9 @@ from torch.testing import assert_close
 
 from tandem.policies.language.inputs import pad_rows
 from tandem.policies.language.packing import pack_in_one_row
+from tandem.policies.language.policy import LanguagePolicy
 from tandem.policies.language.records import Sampling
+from tandem.policies.lora import Lora
 from tandem.policies.request import Request
 from tandem.policies.vision.components import components_of
 from tandem.policies.vision.policy import VisionLanguagePolicy
@@ -162,6 +164,19 @@ def test_gradients_reach_every_component(family, root):
     (policy.evidence(rollout, NOTHING).logp ** 2).sum().backward()
     for name, parameters in components_of(policy.network).items():
         assert sum(p.grad.norm() for p in parameters if p.grad is not None) > 0, name
+
+
+@pytest.mark.parametrize("lora", [None, Lora(r=2, alpha=4)])
+@pytest.mark.parametrize("family", ["gemma3", "gemma4"])
+def test_a_text_policy_trains_what_a_text_reaches(family, lora, root):
+    """Ranks wait for the gradient of every trained weight."""
+    policy = LanguagePolicy(path=str(folder_of(family, root)), lora=lora)
+    policy.load(Request(sampling=Sampling(max_new_tokens=4)))
+    rollout = policy.sample(chats()[1:2], 2, key=1, slots=[0])
+    (policy.evidence(rollout, NOTHING).logp ** 2).sum().backward()
+    trained = policy.trainable()
+    assert trained and all(p.grad is not None for p in trained.values())
+    assert not any("vision" in name or "projector" in name for name in trained)
 
 
 def test_an_estimate_counts_the_tower_and_what_it_says(root):

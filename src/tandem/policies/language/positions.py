@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from torch import nn
+
+if TYPE_CHECKING:
+    from tandem.policies.language.records import Sampling
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +33,23 @@ def original_positions(model: nn.Module) -> int | None:
     kinds = [rope, *(own for own in rope.values() if isinstance(own, Mapping))]  # of layers
     longrope = [kind for kind in kinds if kind.get("rope_type") == "longrope"]
     return min((kind["original_max_position_embeddings"] for kind in longrope), default=None)
+
+
+def longest_prompt(positions: int | None, samplings: Sequence[Sampling]) -> int | None:
+    """The most tokens of a prompt that all of these can answer; None: unlimited.
+
+    Raises ValueError for answers that leave no room for a prompt.
+    """
+    limits = [x.max_prompt_tokens for x in samplings if x.max_prompt_tokens is not None]
+    if positions is not None:
+        most = max(x.max_new_tokens for x in samplings)
+        limits.append(positions - most)
+        if most >= positions:
+            raise ValueError(
+                f"rollout.max_new_tokens={most} leaves no room for a prompt in the {positions} "
+                "positions of the model; lower it"
+            )
+    return min(limits, default=None)
 
 
 def warn_of_positions(model: nn.Module) -> None:

@@ -184,6 +184,25 @@ def refuse_frozen(network: nn.Module) -> None:
         )
 
 
+def language_layers(model: nn.Module) -> nn.Module | None:
+    """The layers that read texts, of a model with other parts, such as a vision tower; None: it has
+    no others."""
+    return None if model.config.get_text_config() is model.config else model.get_decoder()
+
+
+def language_weights(model: nn.Module) -> list[nn.Parameter]:
+    """The weights of those layers, of the embeddings and of the head."""
+    parts = (model.get_decoder(), model.get_input_embeddings(), model.get_output_embeddings())
+    return [*dict.fromkeys(p for part in parts for p in part.parameters())]
+
+
+def train_language(model: nn.Module) -> None:
+    """Freeze the other parts: a text does not reach them, and ranks wait for every gradient."""
+    own = {*language_weights(model)}
+    for weight in [weight for weight in model.parameters() if weight not in own]:
+        weight.requires_grad_(False)
+
+
 def ready(model: nn.Module, numerics: Numerics) -> nn.Module:
     """Without dropout, in eval mode, with recomputed activations if configured."""
     disable_dropout(model)

@@ -23,14 +23,16 @@ from tandem.policies.language.kernels import check_kernels
 from tandem.policies.language.loaded_teachers import LoadedTokenTeachers
 from tandem.policies.language.logprob import ChunkLimits, TokenLogProbComputer
 from tandem.policies.language.message_frames import end_answers
-from tandem.policies.language.positions import positions
+from tandem.policies.language.positions import longest_prompt, positions
 from tandem.policies.language.pretrained import (
     Build,
     Numerics,
     Pretrained,
     causal,
     end_tokens,
+    language_layers,
     refuse_frozen,
+    train_language,
 )
 from tandem.policies.language.records import RowPasses, Sampling
 from tandem.policies.lora import Lora, add_adapters, save_adapted
@@ -88,6 +90,7 @@ class TokenPolicy(EngineMixin):
         self.offload, self.lagged.staleness = request.offload, self.sampling.staleness
         check_kernels(self.numerics.attn_implementation, liger=self.numerics.liger)
         model, tokenizer = self.read_weights()
+        self.choose_trained(model)
         self.chat = self.chat_of(tokenizer)
         self.ends, self.positions = self.chat.ends(end_tokens(model)), positions(model)
         end_answers(self.chat, self.ends)
@@ -129,11 +132,13 @@ class TokenPolicy(EngineMixin):
         """Check an environment before engines are made: the chat template may not support it."""
 
     def choose_trained(self, model: nn.Module) -> None:
-        """Select the trained weights of a model: all of them."""
+        """Select the trained weights of a model: all that read texts."""
+        if language_layers(model) is not None:
+            train_language(model)
 
     def adapt(self, model: nn.Module, lora: Lora, *, seed: int) -> nn.Module:
         """The model with new adapters in its layers."""
-        return add_adapters(model, lora, seed=seed)
+        return add_adapters(model, lora, seed=seed, within=language_layers(model))
 
     @abstractmethod
     def scorer_of(self, model: nn.Module, critic: Critic | None = None) -> TokenLogProbComputer:
@@ -188,17 +193,7 @@ class TokenPolicy(EngineMixin):
     def admit(self, prompts: Sequence[Prompt], samplings: Sequence[Sampling] = ()) -> Admission:
         """Prompts that fit the policy's own sampling and all of `samplings`, and the others with a
         reason."""
-        every = [self.sampling, *samplings]
-        limits = [x.max_prompt_tokens for x in every if x.max_prompt_tokens is not None]
-        if self.positions is not None:
-            most = max(x.max_new_tokens for x in every)
-            limits.append(self.positions - most)
-            if most >= self.positions:
-                raise ValueError(
-                    f"rollout.max_new_tokens={most} leaves no room for a prompt in the "
-                    f"{self.positions} positions of the model; lower it"
-                )
-        return self.chat.admit(prompts, min(limits, default=None))
+        return self.chat.admit(prompts, longest_prompt(self.positions, [self.sampling, *samplings]))
 
     def describe_prompt(self, prompt: Prompt) -> str:
         """The text that the model reads."""

@@ -10,6 +10,8 @@ from typing import Literal, get_args
 
 from torch import nn
 
+from tandem.policies.language.pretrained import language_weights
+
 Component = Literal["language", "projector", "vision"]
 COMPONENTS: tuple[Component, ...] = get_args(Component)
 
@@ -21,8 +23,7 @@ def components_of(model: nn.Module) -> dict[Component, list[nn.Parameter]]:
     The projector is beside the tower, or at its end, after the list of its blocks.
     """
     tower = model.get_encoder(modality="image")
-    ends = (model.get_decoder(), model.get_input_embeddings(), model.get_output_embeddings())
-    language = {id(p): p for end in ends for p in end.parameters()}
+    language = {id(p): p for p in language_weights(model)}
     own = {id(p): p for p in tower.parameters()}
     both = language | own
     projector = {id(p): p for p in model.parameters() if id(p) not in both}

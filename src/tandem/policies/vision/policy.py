@@ -131,7 +131,7 @@ class VisionLanguagePolicy(LanguagePolicy):
             raise ValueError("model.path is null; set it to a vision-language model")
         align(model)
         check_memory(model, "model.path")
-        self.choose_trained(ready(model, self.numerics))
+        ready(model, self.numerics)
         self.processor = processor
         self.processed = Processed(processor, model.config.image_token_id)
         return Pretrained(model, processor.tokenizer)
