@@ -17,6 +17,7 @@ from tandem.policies.sharding import blocks_of
 if TYPE_CHECKING:
     from tandem.policies.language.pretrained import Numerics
 
+AGAIN = {"use_reentrant": False, "preserve_rng_state": False}  # there are no random numbers
 ENDINGS = ("MLP", "FeedForward")  # of class names, in transformers and in diffusers
 SMALL = 0.1  # share of the weights in other lists, such as the layers of an embedding
 
@@ -29,13 +30,24 @@ def save_activations(model: nn.Module, numerics: Numerics) -> None:
         tile_feed_forward(model, numerics.mlp_tile)
 
 
-def recompute_activations(model: nn.Module) -> None:
-    """Works in train mode alone. The method is named after activations, or after gradients in
-    older releases."""
-    if hasattr(model, "activation_checkpointing_enable"):
-        model.activation_checkpointing_enable({"use_reentrant": False})
-    else:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+def recompute_activations(network: nn.Module) -> None:
+    """Let each block keep its inputs alone for backward, which computes the others again.
+
+    The libraries do so in train mode only, in which some families compute another function: noise
+    in the choice of experts, dropout, kernels of their own.
+    """
+    for block in blocks_of(network):
+        if "run_block" not in vars(block):  # not yet by the other policy of these layers
+            block.run_block = block.forward
+            block.forward = MethodType(
+                _recompute, block
+            )  # a deep copy binds it to the copied block
+
+
+def _recompute(block: nn.Module, *given: Any, **named: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return block.run_block(*given, **named)
+    return checkpoint(block.run_block, *given, **named, **AGAIN)
 
 
 def tile_feed_forward(network: nn.Module, tokens: int) -> None:
@@ -86,7 +98,6 @@ def _read(layer: nn.Module, x: Tensor, *others: Any, **named: Any) -> Tensor:
     def read(tile: Tensor) -> Tensor:
         if not torch.is_grad_enabled():
             return layer.read_tile(tile, *others, **named)
-        again = {"use_reentrant": False, "preserve_rng_state": False}  # no random numbers here
-        return checkpoint(layer.read_tile, tile, *others, **named, **again)
+        return checkpoint(layer.read_tile, tile, *others, **named, **AGAIN)
 
     return torch.cat([read(tile) for tile in rows.split(layer.tile)]).view_as(x)

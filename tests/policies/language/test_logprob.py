@@ -225,6 +225,34 @@ def test_recomputed_activations_change_no_gradient(learned, saving):
         assert_close(got, want, atol=1e-5, rtol=1e-5)
 
 
+def test_recomputation_runs_the_function_of_sampling():
+    """In train mode, in which libraries recompute, this router adds noise."""
+    from transformers import PhimoeConfig, PhimoeForCausalLM
+
+    tokenizer = character_tokenizer()
+    config = PhimoeConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_local_experts=4,
+        max_position_embeddings=64,
+        pad_token_id=0,
+        bos_token_id=None,
+        eos_token_id=1,
+    )
+    torch.manual_seed(0)
+    model = PhimoeForCausalLM(config)
+    policy = small(build=lambda: (model, tokenizer), gradient_checkpointing=True, packing=False)
+    rollout = policy.sample(questions(), 1, key=1, slots=range(8))
+    logp = policy.evidence(rollout, NOTHING).logp
+    assert_close(logp, rollout.behaviour_logp, atol=1e-5, rtol=0)
+    logp.sum().backward()
+    assert all(p.grad.norm() > 0 for n, p in policy.trainable().items() if "q_proj" in n)
+
+
 @pytest.mark.parametrize(("saving", "share"), [(SAVING[0], 0.5), (SAVING[1], 0.8)], ids=str)
 def test_recomputing_keeps_fewer_activations(learned, saving, share):
     def kept(options):

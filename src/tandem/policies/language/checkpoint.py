@@ -122,7 +122,7 @@ def packings_of(config: Any) -> list[dict[str, Any]]:
 
 
 def without_dropout(config: Any) -> Any:
-    """The configuration with all dropout rates 0, because recomputation runs in train mode."""
+    """The configuration with all dropout rates 0: rows are scored as they were sampled."""
     parts = (config, config.get_text_config(), *(getattr(config, n) for n in config.sub_configs))
     for part in filter(None, parts):  # a model without sound has none of it
         for name, value in part.to_dict().items():

@@ -110,23 +110,17 @@ class Trunk:
     """The layers of a causal language model, without its head."""
 
     def __init__(self, layers: nn.Module, numerics: Numerics) -> None:
-        self.layers, self.checkpoints = layers, numerics.gradient_checkpointing
+        self.layers = layers
         self.run = torch.compile(layers, dynamic=True) if numerics.torch_compile else layers
 
     def __call__(self, layout: Layout) -> Mapping[str, Tensor]:
-        if self.checkpoints:
-            # Activations are recomputed in train mode only, and sampling must stay in eval mode.
-            self.layers.train(torch.is_grad_enabled())
         where = {} if layout.position is None else {"position_ids": layout.position}
         if layout.mask is not None:
             where["attention_mask"] = layout.mask
         if layout.prefix is not None:
             where |= self.remember(layout.prefix, layout.tokens)
         where |= layout.more
-        out = self.run(input_ids=layout.tokens, use_cache=layout.prefix is not None, **where)
-        if self.checkpoints:
-            self.layers.eval()
-        return out
+        return self.run(input_ids=layout.tokens, use_cache=layout.prefix is not None, **where)
 
     def remember(self, prefix: Prefix, rows: Tensor) -> dict[str, Cache | Tensor]:
         """Read the prefixes of rows [R, S] once, and share their keys and values."""

@@ -94,7 +94,6 @@ class LanguageOutline(Outline):
 
     def pass_of(self, rows: int, tokens: int) -> int:
         """Peak bytes of a pass without gradient over `rows` rows."""
-        self.model.eval()
         row = torch.empty(rows, tokens, dtype=torch.int64, device="meta")
         with torch.no_grad(), Peak([*self.held_tensors, row]) as peak:
             self.trunk(input_ids=row)
@@ -102,7 +101,6 @@ class LanguageOutline(Outline):
 
     def cache_of(self, tokens: int) -> int:
         """Bytes of the key-value cache of a row of `tokens` tokens."""
-        self.model.eval()
         row = torch.empty(1, tokens, dtype=torch.int64, device="meta")
         with torch.no_grad(), Peak([*self.held_tensors, row]) as peak:
             remembered = self.model(input_ids=row, use_cache=True).past_key_values
@@ -130,7 +128,6 @@ class LanguageOutline(Outline):
         return sum(x.sum() for x in numbers.values()) + self._values(tokens, mask, place, states)
 
     def _states(self, trunk: nn.Module, tokens: Tensor, mask: Tensor, place: Tensor) -> Tensor:
-        trunk.train(self.numerics.gradient_checkpointing)
         out = trunk(input_ids=tokens, attention_mask=mask, use_cache=False)
         states = out.logits if trunk is self.model else out.last_hidden_state
         return states.flatten(0, 1).index_select(0, place)

@@ -40,7 +40,7 @@ class PatchVelocity(nn.Module):
         self.norm_out = AdaLayerNormContinuous(width, width, elementwise_affine=False, eps=1e-6)
         self.patch_out = nn.Linear(width, numbers)
         self.to(next(layers.parameters()).dtype)
-        self.layers, self.recompute = layers, False
+        self.layers = layers
 
     def forward(self, x: Tensor, sigma: Tensor, tokens: Tensor, seen: Tensor) -> Tensor:
         """[N, C, H, W]. sigma: [N]; tokens: [N, L] int64; seen: [N, L] bool, False for padding."""
@@ -49,14 +49,11 @@ class PatchVelocity(nn.Module):
         folded = nn.functional.unfold(x.to(dtype), self.patch, stride=self.patch).transpose(1, 2)
         patches = self.patch_in(folded) + self.place + time[:, None]
         words = self.layers.get_input_embeddings()(tokens).to(dtype)
-        # As for texts: blocks are recomputed only in train mode, never while sampling.
-        self.layers.train(self.recompute and torch.is_grad_enabled())
         states = self.layers(
             inputs_embeds=torch.cat([words, patches], 1),
             attention_mask=attention_of(seen, self.places, dtype),
             use_cache=False,
         ).last_hidden_state[:, -self.places :]
-        self.layers.eval()
         velocity = self.patch_out(self.norm_out(states, time))
         unfolded = velocity.transpose(1, 2)
         return nn.functional.fold(unfolded, size, self.patch, stride=self.patch)
@@ -68,7 +65,6 @@ class PatchVelocity(nn.Module):
 
     def enable_gradient_checkpointing(self) -> None:
         recompute_activations(self.layers)
-        self.recompute = True
 
 
 def attention_of(seen: Tensor, patches: int, dtype: torch.dtype) -> Tensor:
