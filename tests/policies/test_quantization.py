@@ -2,6 +2,7 @@
 quantizations and a plugin's."""
 
 import copy
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -55,6 +56,16 @@ def how(request):
     found = LIBRARIES[request.param]
     pytest.importorskip(found.package)
     return found
+
+
+def test_experts_that_stay_as_they_are_are_said(caplog):
+    LanguagePolicy(
+        build=small_language.small_experts, lora=LORA["language"], quantization=FewBits()
+    ).load(Request(sampling=Sampling(max_new_tokens=4)))
+    assert re.search(r"packs 3\d % of the frozen weights in the blocks of Peft", caplog.text)
+    caplog.clear()
+    small_language.small(lora=LORA["language"], quantization=FewBits())
+    assert "packs" not in caplog.text
 
 
 @pytest.fixture(params=["language", "flow"])

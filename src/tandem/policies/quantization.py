@@ -7,6 +7,7 @@ same output with and without gradient and in any batch: that of the rounded weig
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from torch.nn.functional import linear
 
 from tandem.policies.sharding import blocks_of
 from tandem.policies.weights import layers_of
+
+log = logging.getLogger(__name__)
 
 PREFIX = "packed_"  # of the names of packed parameters
 MEASURED = 2**18  # elements of the weight on which the packed size is measured
@@ -118,9 +121,23 @@ def quantize(network: nn.Module, quantization: Quantization) -> None:
             f"model.quantization: {type(network).__name__} has no list of blocks with frozen "
             "linear layers; leave model/quantization out"
         )
+    warn_of_unpacked(network, layers.values())
     for name, layer in layers.items():
         parent, _, own = name.rpartition(".")
         setattr(network.get_submodule(parent), own, QuantizedLinear(layer, quantization))
+
+
+def warn_of_unpacked(network: nn.Module, layers: Iterable[nn.Linear]) -> None:
+    """Warn where most frozen weights of the blocks are not of linear layers: fused experts."""
+    frozen = {p for b in blocks_of(network) for p in b.parameters() if not p.requires_grad}
+    packed, every = sum(x.weight.numel() for x in layers), sum(p.numel() for p in frozen)
+    if packed < every / 2:
+        log.warning(
+            "model.quantization packs %.0f %% of the frozen weights in the blocks of %s: the "
+            "others, such as experts, are not in linear layers and stay as they are",
+            100 * packed / every,
+            type(network).__name__,
+        )
 
 
 def packed_sizes(
