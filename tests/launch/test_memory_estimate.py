@@ -9,6 +9,7 @@ from gate import each
 from hub_language_models import write_qwen3
 from loaded import request_of
 from omegaconf import OmegaConf
+from policies.small_language import small_experts
 from torch.profiler import ProfilerActivity, profile
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -18,11 +19,14 @@ from tandem.config import ConfigError, build, check, compose
 from tandem.environments import Environment
 from tandem.environments.hilo import HiLo
 from tandem.launch.memory_estimate import estimate, on_a_rank, parts_of_a_rank, state_of, work_of
+from tandem.policies.language.policy import LanguagePolicy, Sampling
 from tandem.policies.language.records import TokenSample
 from tandem.policies.language.tiny_lm import character_tokenizer
+from tandem.policies.lora import Lora
 from tandem.policies.memory.estimate import Part
 from tandem.policies.memory.language_estimate import footprint
 from tandem.policies.memory.language_outline import LanguageOutline
+from tandem.policies.request import Request
 
 NOTHING = frozenset()
 SHARE = 0.15  # tolerance of an estimate
@@ -64,6 +68,15 @@ def compose_line(options, *words):
     for key, value in options.items():
         OmegaConf.update(cfg, key, value, force_add=True)
     return cfg
+
+
+@pytest.mark.parametrize("options", [{}, {"dtype": "bfloat16", "lora": Lora(r=2, alpha=4)}])
+def test_experts_that_cannot_be_estimated_are_refused(options):
+    request = Request(sampling=Sampling(max_new_tokens=4))
+    with pytest.raises(ValueError, match="experts of Qwen3MoeForCausalLM can only be estimated in"):
+        LanguageOutline(LanguagePolicy(build=small_experts, **options), request)
+    plain = LanguageOutline(LanguagePolicy(build=small_experts, dtype="bfloat16"), request)
+    assert plain.pass_of(2, 8) > 0
 
 
 def rows_of_tokens(lengths):

@@ -55,6 +55,7 @@ class LanguageOutline(Outline):
         self.model = (model if dtype is None else model.to(dtype)).eval()
         save_activations(model, self.numerics)
         fuse_attention(model)
+        self.refuse_experts()
         splits, kind = logits_are_head_of_trunk(model), policy.kind_of_critic
         self.critic = critic_of(model, kind, splits=splits) if "values" in self.needs else None
         self.reads_reference = bool(self.needs & {"ref_logp", "old_kl_to_ref"})
@@ -65,6 +66,17 @@ class LanguageOutline(Outline):
             policy.adapt(model, self.lora, seed=0)
         self.trunk = model.get_decoder() if splits else model
         self.head = model.get_output_embeddings() if splits else nn.Identity()  # of its logits
+
+    def refuse_experts(self) -> None:
+        """Raise ValueError for experts whose product torch cannot outline."""
+        grouped = self.model.config.get_text_config()._experts_implementation == "grouped_mm"
+        plain = self.lora is None and not self.request.precision.mixed
+        if grouped and not (plain and self.model.dtype is torch.bfloat16):
+            raise ValueError(
+                f"estimate=true: the experts of {type(self.model).__name__} can only be estimated "
+                "in bfloat16 and without adapters; set model.dtype=bfloat16, model.lora=null and "
+                "trainer.precision=32-true"
+            )
 
     def is_cast(self, parameter: nn.Parameter) -> bool:
         """Whether autocast makes a bfloat16 copy: of float32 matrices used in a matmul, and of
