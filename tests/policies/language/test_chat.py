@@ -49,6 +49,34 @@ def test_of_named_templates_the_one_for_tools_is_used_where_there_are_some(tmp_p
     assert said.text(talk("hi")) == "search"
 
 
+def test_a_template_that_writes_the_date_is_said(caplog):
+    own = chat()
+    end_answers(own, [])
+    assert not caplog.text
+    own.tokenizer.chat_template = "{{ strftime_now('%d %b') }}" + TEMPLATE
+    end_answers(own, [])
+    assert "the chat template writes the date of today" in caplog.text
+
+
+def test_answers_that_the_template_writes_otherwise_are_said_once(caplog):
+    own = chat()
+    turn = "<|im_start|>{{ message.role }}\n"
+    head = "{% if message.role == 'assistant' %}<think></think>{% endif %}"
+    own.tokenizer.chat_template = TEMPLATE.replace(turn, turn + head)
+    end_answers(own, [])
+    own.encode_answers(["4"], [Prompt(id=0, source="plain", text="2+2?")])
+    assert not caplog.text
+    for _ in range(2):
+        own.encode_answers(["4"], [talk("2+2?")])
+    assert caplog.text.count("demonstrations are trained as") == 1
+    assert "assistant\\n<think></think>stub of a move'" in caplog.text
+    closed = chat(enable_thinking=False)  # the prompt then ends with the same text
+    closed.tokenizer.chat_template = own.tokenizer.chat_template
+    end_answers(closed, [])
+    closed.encode_answers(["4"], [talk("2+2?")])
+    assert caplog.text.count("demonstrations are trained as") == 1
+
+
 def test_plain_text_is_sent_as_it_is():
     prompt = Prompt(id=0, source="plain", text="Once upon a time")
     assert chat(system_prompt="Be brief.").text(prompt) == "Once upon a time"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 from tandem.hub import list_ends
 from tandem.types import Admission, Picture, Prompt, split_refused
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +35,7 @@ class Chat:
     def __init__(self, tokenizer: Any, talk: ChatOptions) -> None:
         self.tokenizer, self.talk = tokenizer, talk
         self.turn_end: int | None = tokenizer.eos_token_id  # ends an answer in a chat
+        self.unlike: str | None = None  # how the template writes answers otherwise; said once
         # Schemas that the template renders with a prompt.
         self.tools_of: Callable[[Prompt], Sequence[Mapping]] = lambda prompt: ()
         if talk.template is not None:
@@ -127,6 +131,9 @@ class Chat:
 
     def encode_answers(self, answers: Sequence[str], prompts: Sequence[Prompt]) -> list[list[int]]:
         """Token ids of each prompt's answer and its end token, if there is one."""
+        if self.unlike is not None and any(prompt.messages is not None for prompt in prompts):
+            log.warning("%s", self.unlike)
+            self.unlike = None
         own = self.tokenizer.eos_token_id
         ends = [own if prompt.messages is None else self.turn_end for prompt in prompts]
         coded = zip(self.ids(answers, special=False), ends, strict=True)

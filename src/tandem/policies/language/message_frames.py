@@ -6,6 +6,7 @@ template does with them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -18,6 +19,9 @@ from tandem.types import IMAGE, Picture, Prompt
 if TYPE_CHECKING:
     from tandem.policies.language.bridge import Bridge
 
+log = logging.getLogger(__name__)
+
+SHOWN = 60  # last characters of a text in a message
 MARK = "stub {} of what is said"
 STUB = "stub of a move"
 ASKED = {"role": "user", "content": "stub of a question"}
@@ -44,12 +48,33 @@ class Unreadable(ValueError):
 
 
 def end_answers(chat: Chat, ends: Sequence[int]) -> None:
-    """Let answers in the chat end as its template ends a turn. ends: those of the model."""
-    if chat.template is not None:
-        said = Prompt(id=0, source="", messages=(ASKED, *STUBS["a plain"], ANSWERED))
-        # A template that refuses a second question may still render prompts.
-        with suppress(TemplateFault):
-            chat.turn_end = find_turn_end(chat.tokenizer, chat.text(said), STUB, ends)
+    """Let answers in the chat end as its template ends a turn, and warn of what else it does. ends:
+    those of the model."""
+    if chat.template is None:
+        return
+    if "strftime_now" in str(chat.template):
+        log.warning(
+            "the chat template writes the date of today, so a run that is resumed or repeated on "
+            "another day reads other prompts; set model.chat_template to a copy with a fixed date"
+        )
+    said = Prompt(id=0, source="", messages=(ASKED, *STUBS["a plain"], ANSWERED))
+    # A template that refuses a second question may still render prompts.
+    with suppress(TemplateFault):
+        chat.turn_end = find_turn_end(chat.tokenizer, chat.text(said), STUB, ends)
+        chat.unlike = describe_header(chat)
+
+
+def describe_header(chat: Chat) -> str | None:
+    """How an answer behind a prompt differs from one that the template writes; None: not at all."""
+    asked = chat.render([ASKED])
+    written, _, _ = chat.render([ASKED, *STUBS["a plain"]]).partition(STUB)
+    if written == asked:
+        return None
+    return (
+        f"demonstrations are trained as {(asked + STUB)[-SHOWN:]!r}, but the chat template writes "
+        f"{(written + STUB)[-SHOWN:]!r}; set model.enable_thinking=false if that makes them equal, "
+        "or a model.chat_template of your own"
+    )
 
 
 def with_marks(messages: Sequence[Message]) -> list[Message]:
