@@ -135,6 +135,7 @@ def test_recomputed_activations_reach_the_adapters(learned):
 def test_layers_that_do_not_exist_are_one_line():
     with pytest.raises(ValueError, match=r"model\.lora does not fit this model") as caught:
         small(lora=Lora(r=4, alpha=8, target_modules=["no_such_layer"]))
+    assert str(caught.value).endswith("name the layers to adapt in model.lora.target_modules")
     assert "\n" not in str(caught.value)
 
 

@@ -70,7 +70,10 @@ def add_adapters(
         try:
             network = get_peft_model(model, config)
         except ValueError as error:
-            raise ValueError(f"model.lora does not fit this model: {error}") from None
+            raise ValueError(
+                f"model.lora does not fit this model: {error}; name the layers to adapt in "
+                "model.lora.target_modules"
+            ) from None
     check_ties(network.get_base_model())
     fuse_adapters(network)
     return network.eval()

@@ -234,6 +234,17 @@ def test_options_that_do_not_fit_are_refused(options, said):
         small_vision(**options)
 
 
+def test_a_model_that_takes_no_features_of_images_is_refused():
+    from transformers import GitConfig, GitForCausalLM
+
+    size = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    tower = {**size, "num_attention_heads": 2, "image_size": 16, "patch_size": 8}
+    config = GitConfig(vocab_size=300, num_attention_heads=2, vision_config=tower, **size)
+    _, processor = tiny_vlm(seed=0, num_layers=2, tower_layers=1)
+    with pytest.raises(ValueError, match="GitForCausalLM takes no features of images"):
+        small_vision(build=lambda: (GitForCausalLM(config), processor))
+
+
 # Prompts.
 
 

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from torch import nn
 
-from tandem.policies.language.pretrained import language_weights
+from tandem.policies.language.pretrained import arguments, language_weights
 
 Component = Literal["language", "projector", "vision"]
 COMPONENTS: tuple[Component, ...] = get_args(Component)
@@ -44,6 +44,15 @@ def behind_blocks(tower: nn.Module) -> Iterator[nn.Module]:
         if isinstance(part, nn.ModuleList):
             break
     yield from parts
+
+
+def check_features(model: nn.Module) -> None:
+    """Raise ValueError for a model that cannot be given the features of images."""
+    if "mm_encoder_outputs" not in arguments(type(model.base_model)):
+        raise ValueError(
+            f"model.path: {type(model).__name__} takes no features of images (mm_encoder_outputs), "
+            "which are computed once for all passes; choose another model"
+        )
 
 
 def train_only(model: nn.Module, names: Sequence[Component]) -> None:

@@ -29,7 +29,7 @@ from tandem.policies.lora import Lora, add_adapters, places_of
 from tandem.policies.quantization import Quantization
 from tandem.policies.request import Request
 from tandem.policies.vision.chat import VisionChat
-from tandem.policies.vision.components import COMPONENTS, Component, train_only
+from tandem.policies.vision.components import COMPONENTS, Component, check_features, train_only
 from tandem.policies.vision.processor import Processed
 from tandem.policies.vision.tower import PictureInputs
 
@@ -131,6 +131,7 @@ class VisionLanguagePolicy(LanguagePolicy):
             raise ValueError("model.path is null; set it to a vision-language model")
         align(model)
         check_memory(model, "model.path")
+        check_features(model)
         ready(model, self.numerics)
         self.processor = processor
         self.processed = Processed(processor, model.config.image_token_id)
