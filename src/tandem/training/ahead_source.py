@@ -73,6 +73,7 @@ class AheadSource(RolloutSource):
         self.batch_of: int | None = None  # the iteration whose batch was taken
         self.batch: dict[Ticket, list[Sampled]] = {}
         self.seen = 0  # number of complete groups at the last check
+        self.probed = False
         policy.supply.before_refresh = self._hand_over
         stream.wanted = self._iterations_owed
 
@@ -161,12 +162,12 @@ class AheadSource(RolloutSource):
             self.clock.tick()
 
     def _is_probed(self) -> bool:
-        """Whether the guard samples in this iteration. Not in all, because it waits for a handover,
-        unless adapters are pinned."""
-        if not self.queue.staleness:
+        """Whether the guard samples in this iteration: in the first one of this process with older
+        rows, and not in all, because it waits for a handover, unless adapters are pinned."""
+        if not (self.queue.staleness and self.iteration):
             return False
-        every = 1 if self.policy.supply.handover == "pinned" else 10
-        return self.iteration == 1 or (self.iteration > 0 and self.iteration % every == 0)
+        often = self.policy.supply.handover == "pinned"
+        return often or not self.probed or self.iteration % 10 == 0
 
     # The rows of a batch.
 
@@ -192,15 +193,12 @@ class AheadSource(RolloutSource):
         to train may all come from older weights."""
         own = slots_of_this_rank(self.stream.prompts_of(self.iteration))
         slot, prompt = next(iter(own.items()))
-        short = min(self.policy.sampling.max_new_tokens, PROBE)
-        rows = self.policy.sample(
-            [prompt],
-            PROBED,
-            key=rng.key(self.plan.seed, "probe", self.iteration),
-            slots=[slot],
-            sampling=replace(self.policy.sampling, max_new_tokens=short),
-        )
+        sampling = self.policy.sampling
+        short = replace(sampling, max_new_tokens=min(sampling.max_new_tokens, PROBE))
+        key = rng.key(self.plan.seed, "probe", self.iteration)
+        rows = self.policy.sample([prompt], PROBED, key=key, slots=[slot], sampling=short)
         self.policy.compare_with_sampler(rows)
+        self.probed = True
 
     # Checkpoints.
 

@@ -292,6 +292,20 @@ def test_the_guard_judges_the_server_although_all_rows_are_old(folder, tmp_path)
             go(loop, 1)
 
 
+def test_the_guard_judges_the_server_of_a_resumed_run_at_once(folder, tmp_path, caplog):
+    with runs(folder, tmp_path, 2) as loop:
+        go(loop, 2)
+        state = loop.state()
+    with runs(folder, tmp_path, 2) as loop:
+        loop.load_state(state)
+        loop.states[0].habits.temperature = 2.0
+        loop.guards = replace(loop.guards, max_mismatch=0.01)
+        assert loop.iteration == 2
+        with pytest.raises(Stop, match="fit temperature 2, and the trainer uses 1"):
+            go(loop, 1)
+    assert "the engine's log-probabilities differ" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("order", "algorithm"),
     [

@@ -102,6 +102,7 @@ class EngineMixin(Policy):
         if self.disagreement > NOTICED:
             self.suspect = take_few(rollout)
             self.explained = self.suspicion()
+        self._report()
 
     def examine(self, rollout: Rollout) -> None:
         """Check rows of an engine with a copy of the weights: closely once, and kept until the next
@@ -115,11 +116,15 @@ class EngineMixin(Policy):
         of older weights were compared while those weights were loaded."""
         if not is_fresh(rows):
             return
-        first, self.measured = not self.measured, True
         if rows.old_logp is not None:
             self.disagreement = mean_gap(rows, rows.old_logp)
-        elif first:
+        elif not self.measured:
             self.disagreement = mean_gap(rows, self.logp(rows))
+        self._report()
+
+    def _report(self) -> None:
+        """Log the difference of the first rows that were measured."""
+        first, self.measured = not self.measured, True
         if first and self.disagreement > NOTICED:
             log.warning(
                 "the engine's log-probabilities differ from the trainer's by %.2g nats per token "
