@@ -149,6 +149,29 @@ def test_one_that_is_gone_before_the_handover_costs_seconds_and_no_run():
     assert (gone.version, other.version) == (None, "a-1")
 
 
+@pytest.mark.parametrize("back", [False, True])
+def test_one_that_is_gone_gets_no_group_before_it_has_the_next_weights(back):
+    gone, other = Engine(dies_after=0), Engine()
+    fleet = fleet_of(gone, other)
+    same(ask(fleet), WHOLE)
+    asked, gone.dies_after = gone.calls, None
+    probed, let_go = threading.Event(), threading.Event()
+
+    def is_there():
+        probed.set()
+        return let_go.wait(5) and back
+
+    gone.is_there = is_there
+    handover = threading.Thread(target=fleet.sync, args=(None, "a-2"))
+    handover.start()
+    assert probed.wait(5)
+    same(ask(fleet), WHOLE)
+    let_go.set()
+    handover.join()
+    assert gone.calls == asked
+    assert (gone in fleet.living) == back
+
+
 def test_where_none_is_left_each_says_why():
     fleet = fleet_of(Engine(dies_after=1), Engine(dies_after=2))
     with pytest.raises(EngineUnavailable, match="no engine is left: killed; killed"):

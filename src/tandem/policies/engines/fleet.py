@@ -159,31 +159,36 @@ class Fleet(RolloutEngine):
     ) -> None:
         with self.renewing:
             self.newest = weights, version
-            self.faults.clear()
-            self._each(give)
+            # One that is gone stays so until it has these weights: it would get the next group.
+            self._each(give, self.engines)
 
     def is_asleep(self) -> bool:
-        return any(self._each(lambda engine: engine.is_asleep()))
+        return any(self._each(lambda engine: engine.is_asleep(), self.living))
 
     def sleep(self, *, keep: bool) -> None:
-        self._each(lambda engine: engine.sleep(keep=keep))
+        self._each(lambda engine: engine.sleep(keep=keep), self.living)
 
     def wake(self, tag: str) -> None:
-        self._each(lambda engine: engine.wake(tag))
+        self._each(lambda engine: engine.wake(tag), self.living)
 
-    def _each(self, ask: Callable[[RolloutEngine], object]) -> list[object]:
-        """Replies of the live engines, in parallel. Raises EngineUnavailable if none is live."""
+    def _each(
+        self, ask: Callable[[RolloutEngine], object], engines: Sequence[RolloutEngine]
+    ) -> list[object]:
+        """Replies of engines, in parallel; one that replies is live. Raises EngineUnavailable if
+        none is live."""
 
         def try_ask(engine: RolloutEngine) -> object:
             try:
                 if not engine.is_there():
                     raise EngineUnavailable("it does not respond")
-                return ask(engine)
+                reply = ask(engine)
             except EngineUnavailable as error:
                 self.faults[engine] = str(error)
                 return None
+            self.faults.pop(engine, None)
+            return reply
 
-        found = map_in_threads(len(self.engines), try_ask, self.living)
+        found = map_in_threads(len(self.engines), try_ask, engines)
         if not self.living:
             raise self._all_gone()
         return found
@@ -204,4 +209,4 @@ class Fleet(RolloutEngine):
         return False
 
     def _all_gone(self) -> EngineUnavailable:
-        return EngineUnavailable(f"no engine is left: {'; '.join(self.faults.values())}")
+        return EngineUnavailable(f"no engine is left: {'; '.join(self.faults.copy().values())}")
