@@ -148,11 +148,24 @@ def test_no_reply_outlasts_its_time_however_it_drips(server, behaviour):
 
 def test_retries_end_at_the_deadline_of_the_call(server):
     start = time.monotonic()
-    limits = Limits(connect=1, timeout=0.6, deadline=1, max_reply_bytes=1)
+    limits = Limits(connect=1, timeout=0.9, deadline=1, max_reply_bytes=1)
+    server.script.append(late_503)
     fault = fault_of(slow(30), server, limits=limits, retries=QUICK)
     assert time.monotonic() - start < 25
     assert 1 <= len(server.seen) <= 2  # of four allowed attempts
     assert str(fault).endswith("no complete reply within 1 s; see reward.x.limits.deadline")
+
+
+def late_503(handler, body):
+    time.sleep(0.4)
+    handler.reply(503, b"")
+
+
+def test_attempts_that_each_take_too_long_are_told_by_their_own_limit(server):
+    limits = Limits(connect=1, timeout=0.6, deadline=1, max_reply_bytes=1)
+    fault = fault_of(slow(30), server, limits=limits, retries=QUICK)
+    assert len(server.seen) == 2  # the second is cut short
+    assert str(fault).endswith("no complete reply within 0.6 s; see reward.x.limits.timeout")
 
 
 @pytest.mark.parametrize("announced", [True, False])

@@ -6,13 +6,13 @@ import json
 import time
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 from tandem.contracts import declare
 from tandem.remote.breaker import Breaker
 from tandem.remote.exchange import JSON, Limits, Reply, Wire, check_address
-from tandem.remote.faults import BadReply, LeftAlone, RemoteError
+from tandem.remote.faults import BadReply, Late, LeftAlone, RemoteError
 from tandem.remote.transport import Request, transport_to
 
 Answer = TypeVar("Answer")
@@ -122,23 +122,27 @@ class Endpoint:
     ) -> Answer:
         admission = admit(self.breaker, request.url, self.where)
         end = time.monotonic() + self.limits.deadline
+        left = min(self.limits.timeout, self.limits.deadline)
+        slow: Late | None = None
         attempt = 0
         while True:
             attempt += 1
             try:
-                left = min(self.limits.timeout, end - time.monotonic())
                 answer = self._read(request, read, self.wire.send(request, left))
             except RemoteError as error:
+                # More time for the call would not help where each attempt needs more.
+                slow = error if isinstance(error, Late) and error.whole else slow
                 again = repeatable and error.passing and attempt <= self.retries.count
                 least = error.retry_after or 0.0
                 if not again or not self._wait_before_retry(
                     max(self.retries.pause(attempt, request.body), least), end
                 ):
                     report(self.breaker, error, admission)
-                    raise
+                    raise (slow or error if isinstance(error, Late) else error) from None
             else:
                 self.breaker.record_success()
                 return answer
+            left = min(self.limits.timeout, end - time.monotonic())
 
     def _wait_before_retry(self, pause: float, end: float) -> bool:
         """Wait, and return whether time is left: a sleep may end later than requested."""
@@ -191,16 +195,14 @@ def ask_again(ask: Callable[[], Answer]) -> Answer:
 def patient_endpoint(
     url: str, *, where: str, keys: Mapping[str, str], token_env: str | None, limits: Limits
 ) -> Endpoint:
-    """An endpoint for the only server of its kind: calls are retried until the deadline.
-
-    No attempt takes longer than the deadline, and connections are kept.
-    """
+    """An endpoint for the only server of its kind: calls are retried until the deadline, and
+    connections are kept."""
     return Endpoint(
         url.rstrip("/"),
         where=where,
         keys=keys,
         token_env=token_env,
-        limits=replace(limits, timeout=min(limits.timeout, limits.deadline)),
+        limits=limits,
         retries=Retries(count=NEVER, wait=0.5, longest=20.0),
         breaker=Breaker(failures=NEVER),
         keep_alive=True,

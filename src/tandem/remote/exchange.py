@@ -144,9 +144,11 @@ class Wire:
         return Unreachable(f"{request.url}: {said}; see {self.keys['url']}")
 
     def _late(self, request: Request, seconds: float) -> Late:
-        key = "timeout" if seconds >= self.limits.timeout else "deadline"
-        most = self.limits.timeout if key == "timeout" else self.limits.deadline
-        return Late(f"{request.url}: no complete reply within {most:g} s; see {self.keys[key]}")
+        whole = seconds >= self.limits.timeout
+        key, most = ("timeout", seconds) if whole else ("deadline", self.limits.deadline)
+        late = Late(f"{request.url}: no complete reply within {most:g} s; see {self.keys[key]}")
+        late.whole = whole
+        return late
 
 
 def read_token(variable: str | None, url: str) -> str | None:

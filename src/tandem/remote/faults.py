@@ -22,6 +22,7 @@ class Late(RemoteError):
     """No complete reply in time."""
 
     passing = True
+    whole = False  # whether the attempt had all of its time, and not what the call left of it
 
 
 class Unwell(RemoteError):
