@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from loopback import ROWS, Loopback, serving
+from loopback import ROWS, Loopback, serving, slowly
 from small_language import questions
 from torch.testing import assert_close
 
@@ -204,12 +204,13 @@ def test_versions_are_kept_where_all_say_them():
 
 
 @contextmanager
-def host(folder, place, count):
+def host(folder, place, count, *, timeout=1.0):
     """(servers, a policy that samples from them)."""
     with ExitStack() as stack:
         states = [Loopback(folder) for _ in range(count)]
         urls = [stack.enter_context(serving(state)) for state in states]
-        engine = VllmServer(url=urls, folder=str(place), timeout=5.0, patience=4.0, concurrency=4)
+        quick = {"timeout": timeout, "patience": 4.0, "concurrency": 4}
+        engine = VllmServer(url=urls, folder=str(place), **quick)
         policy = LanguagePolicy(path=folder)
         policy.load(Request(sampling=Sampling(max_new_tokens=6, engine=engine)))
         yield states, policy
@@ -248,3 +249,21 @@ def test_a_server_that_ends_in_the_middle_costs_no_token(folder, tmp_path):
             (503, b"") if path in ROWS and next(count) > 1 else None
         )
         assert_close(sample(policy).sample.tokens, whole.sample.tokens, rtol=0, atol=0)
+
+
+def test_a_row_of_several_servers_may_take_as_long_as_an_attempt(folder, tmp_path):
+    with host(folder, tmp_path, 2, timeout=30.0) as (states, policy):
+        for state in states:
+            state.habits.spoil = slowly(1.5)  # more than a quarter of the patience
+        sample(policy)
+        assert len(policy.supply.engine.living) == 2
+
+
+def test_of_several_servers_one_that_is_slower_than_an_attempt_may_be_is_told_so(folder, tmp_path):
+    with host(folder, tmp_path, 2, timeout=1.2) as (states, policy):
+        for state in states:
+            state.habits.spoil = slowly(3.0)
+        with pytest.raises(
+            EngineUnavailable, match=r"within 1\.2 s; see rollout\.engine\.timeout;"
+        ):
+            sample(policy)

@@ -41,7 +41,8 @@ log = logging.getLogger(__name__)
 FORBIDDEN = (401, 403)
 SOON, FIRST_INFO = 5.0, 120.0  # seconds; the first /server_info queries pip, gcc and the drivers
 MEMORY = Path("/dev/shm")  # where Linux keeps files in memory
-FLEET = 4  # one of several engines is given up after patience / FLEET
+# One of several engines is given up after patience / FLEET, but not before one attempt has ended.
+FLEET = 4
 
 Config = Mapping[str, object] | None  # of a server; None: it does not report it
 
@@ -66,7 +67,7 @@ class VllmServer(ServerOption):
     # Rows in flight at each server: about what an H100 holds of an 8B model.
     concurrency: Annotated[int, positive] = 256
     timeout: Annotated[float, positive] = 300.0  # seconds of one attempt at a row, or at a handover
-    # Seconds that a server may be away; a quarter of it for one of several.
+    # Seconds that a server may be away; one of several: a quarter of it, at least `timeout`.
     patience: Annotated[float, positive] = 900.0
     max_reply_bytes: Annotated[int, positive] = 2**24
     sleeps: bool = False  # the server frees its memory while the policy is trained
@@ -202,7 +203,9 @@ class VllmServer(ServerOption):
     def host(self, policy: Hostable) -> RolloutEngine:
         urls = self.urls
         store = self._store(urls)
-        patience = self.patience if len(urls) == 1 else self.patience / FLEET
+        patience = self.patience
+        if len(urls) > 1:
+            patience = max(patience / FLEET, self.timeout)
         clients = [
             self.client(
                 self.endpoint(url, patience=patience),
