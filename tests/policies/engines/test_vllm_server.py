@@ -371,6 +371,41 @@ def test_a_slow_server_is_left_after_its_time(hosted):
             sample(policy)
 
 
+@pytest.mark.parametrize("lora", [None, ADAPTERS])
+def test_a_server_that_a_killed_run_left_paused_is_resumed(hosted, lora):
+    with hosted(lora=lora, patience=5.0) as (state, policy):
+        state.paused = True
+        sample(policy)
+        sample(policy, key=6)
+        move(policy)
+        sample(policy)
+        assert len(state.paths("/resume")) == 1
+
+
+@pytest.mark.parametrize("dev_mode", [True, False])
+def test_one_that_cannot_pause_is_none_the_worse(hosted, dev_mode):
+    with hosted(Habits(dev_mode=dev_mode), lora=ADAPTERS) as (_, policy):
+        sample(policy)
+
+
+def test_a_server_that_ends_in_a_handover_with_rows_in_flight_is_waited_for_once(
+    hosted, monkeypatch
+):
+    monkeypatch.setattr(vllm_server, "SOON", 0.5)
+    sampling = Sampling(max_new_tokens=6, staleness=1, handover="in_flight")
+    with hosted(sampling=sampling, timeout=1.0, patience=3.0) as (state, policy):
+        policy.supply.publish()
+        policy.supply.journey.end()
+        gone = ("/collective_rpc", "/resume")
+        state.habits.spoil = lambda path, _: time.sleep(2) if path in gone else None
+        state.asked.clear()
+        policy.supply.publish()
+        with pytest.raises(EngineUnavailable):
+            policy.supply.journey.end()
+        assert len(state.paths("/collective_rpc")) > 1
+        assert len(state.paths("/resume")) == 1
+
+
 # Before anything is loaded.
 
 

@@ -112,7 +112,8 @@ class VllmApi:
         self._post("/pause?mode=keep", {})
 
     def resume(self) -> None:
-        self._post("/resume", {})
+        """Continue, if the server is paused and can be."""
+        self._post("/resume", {}, optional=True)
 
     def set_weight_version(self, version: str) -> bool:
         """Name the version of the weights. False: there is no such endpoint."""

@@ -86,10 +86,7 @@ class VllmClient(RolloutEngine):
         sampling: Sampling,
         endings: Endings,
     ) -> Answers:
-        """Rows that start with a version, and end with it or a later one.
-
-        keys: [P, G] int64.
-        """
+        """Rows that start with a version, and end with it or a later one. keys: [P, G] int64."""
         kind, model = self._kind(), self._model(version)
         if kind is Completion:
             refuse_pictures(prompts)
@@ -165,6 +162,8 @@ class VllmClient(RolloutEngine):
     def sync(self, weights: Weights, version: str) -> None:
         """Load adapters under a new name, or whole weights in place of the old."""
         load = self._loading(weights, version)
+        if not number_of(self.newest):
+            self.api.resume()  # a run that was killed during `swap` has left it paused
         if weights.adapter:
             self.api.load_adapter(version, self.shelf.place(version))
             for old in self._pin(version):
@@ -181,11 +180,13 @@ class VllmClient(RolloutEngine):
         load = self._loading(weights, version)
         with self.turn:
             self.api.pause()
+            api = self.api_of(self.probe)  # a server that is gone was waited for
             try:
                 load()
                 self.tells = self.api.set_weight_version(version)
+                api = self.api
             finally:
-                self.api.resume()
+                api.resume()
         self._record_version(weights, version)
 
     def _loading(self, weights: Weights, version: str) -> Callable[[], None]:
