@@ -90,6 +90,10 @@ OWN: dict[str, Lines] = {
         ("resume={run}", "iterations=4"),
     ),
     "engine, weights": ((*WORDS, "algorithm=grpo", "model=hf", "rollout=vllm_server"),),
+    "engine, own": (
+        (*WORDS, "algorithm=grpo", "plugins=[experiments.bring_your_own.rollout_engine]",
+         "rollout=copying"),
+    ),
     "engine, adapter": ((*WORDS, "algorithm=grpo", "model=hf", "rollout=vllm_server", LORA),),
 }  # fmt: skip
 SERVED = (
