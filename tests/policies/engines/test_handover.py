@@ -1,8 +1,10 @@
 """Weight handovers with rows in flight: which rows wait, which continue, and under what version."""
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -257,6 +259,38 @@ def test_an_engine_of_two_methods_can_drain():
     with sync.under_way() as engine:
         said = engine.answer([], KEYS, sampling=None, endings=None)
     assert (said, engine.number) == (sync.version, 1)
+
+
+class Counted(Plain):
+    """Counts the calls of `answer` at once."""
+
+    def __init__(self):
+        self.lock, self.calls, self.most = threading.Lock(), 0, 0
+
+    def answer(self, prompts, keys, *, sampling, endings):
+        with self.lock:
+            self.calls += 1
+            self.most = max(self.most, self.calls)
+        time.sleep(0.05)
+        with self.lock:
+            self.calls -= 1
+
+
+class AtOnce(Counted):
+    concurrent = True
+
+
+@pytest.mark.parametrize(("kind", "most"), [(Counted, 1), (AtOnce, 4)])
+def test_rows_of_an_engine_are_asked_for_at_once_if_it_says_so(kind, most):
+    sync = WeightSync(kind(), Live())
+    publish(SimpleNamespace(supply=sync))
+    with sync.under_way() as ahead, ThreadPoolExecutor(4) as pool:
+        asked = {"sampling": None, "endings": None}
+        calls = [
+            pool.submit(each.answer, [], KEYS, **asked) for each in (ahead, ahead, ahead, sync)
+        ]
+    assert [call.result(WAIT) for call in calls] == [None] * 4
+    assert sync.engine.most == most
 
 
 @pytest.mark.parametrize("handover", ["pinned", "in_flight"])

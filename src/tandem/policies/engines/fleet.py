@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -31,6 +32,8 @@ class Fleet(RolloutEngine):
     That one is tried again at the next handover of weights. The samples do not depend on which
     engine answers; only the time does.
     """
+
+    concurrent: ClassVar[bool] = True
 
     def __init__(self, engines: Sequence[RolloutEngine], *, concurrency: int) -> None:
         """concurrency: rows in flight at each."""

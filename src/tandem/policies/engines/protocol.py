@@ -103,6 +103,8 @@ class WeightHolder(EngineOption):
     """An engine with a copy of the weights. Only `sync` is required of one that never sleeps."""
 
     capacity: int = 256  # rows in flight at most
+    # Whether threads may ask for samples at once, as they do ahead of training.
+    concurrent: ClassVar[bool] = False
     handovers: Sequence[Path] = ()  # folders of the newest weights, oldest first, for diagnosis
 
     @abstractmethod
@@ -168,7 +170,11 @@ class RolloutEngine(WeightHolder):
     def answer(
         self, prompts: Sequence[list[int]], keys: Tensor, *, sampling: Sampling, endings: Endings
     ) -> Answers:
-        """See `Engine.answer`. keys: [P, G] int64."""
+        """See `Engine.answer`. keys: [P, G] int64.
+
+        Ahead of training, threads call it for one prompt each, with keys on the CPU; in turn unless
+        the engine is `concurrent`.
+        """
 
 
 def check_kind(engine: EngineOption, kind: Literal["tokens", "flow"]) -> None:

@@ -40,6 +40,7 @@ SEEDS = 2**63 - 1
 class VllmClient(RolloutEngine):
     """The engine of one server. Rows are requested by threads; all other calls are sequential."""
 
+    concurrent: ClassVar[bool] = True
     api_of: type[VllmApi] = VllmApi
     handover_modes: ClassVar[frozenset[Handover]] = frozenset({"pinned", "drain", "in_flight"})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
@@ -53,6 +54,7 @@ class WeightSync:
             )
         self.engine, self.weights, self.sleeps = engine, weights, sleeps
         self.handover, self.journey = handover, Journey()
+        self.turn = nullcontext() if engine.concurrent else threading.Lock()
         engine.keep(staleness + 1)
         self.checked = skip_checks if vocabulary is None else AnswerChecks(vocabulary)
         self.run = ""  # named at the first handover: ranks cannot communicate before
@@ -153,7 +155,8 @@ class WeightSync:
         is called again."""
         for _ in range(STARTS):
             try:
-                return ask()
+                with self.turn:
+                    return ask()
             except Forgotten:
                 with self.journey.renewing:
                     self.engine.renew(self.handed, version or self.version)
