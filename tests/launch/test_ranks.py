@@ -9,7 +9,7 @@ from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEn
 from tandem import distributed
 from tandem.config import ConfigError
 from tandem.launch import ranks
-from tandem.launch.ranks import join_ranks, make_on_first
+from tandem.launch.ranks import check_nodes, join_ranks, make_on_first
 from tandem.launch.trainer import STRATEGIES, environment_of
 from tandem.settings.settings import Devices
 
@@ -32,7 +32,7 @@ def nobody_else(monkeypatch):
 def srun():
     def start(*, tasks: int, task: int, local: int = 0) -> None:
         os.environ.update(SLURM_NTASKS=str(tasks), SLURM_PROCID=str(task), SLURM_LOCALID=str(local))
-        os.environ.update(SLURM_NTASKS_PER_NODE="2")
+        os.environ.update(SLURM_NTASKS_PER_NODE="2", SLURM_JOB_ID="7", SLURM_STEP_ID="0")
 
     return start
 
@@ -62,6 +62,25 @@ def test_a_job_of_one_task_starts_its_own_ranks(srun):
     (environment,) = environment_of(TWO)
     assert isinstance(environment, LightningEnvironment)
     assert "RANK" not in os.environ
+
+
+def test_a_batch_script_that_starts_the_run_itself_has_the_tasks_of_no_srun(srun):
+    srun(tasks=2, task=0)
+    del os.environ["SLURM_STEP_ID"]  # the rest is set in the script too
+    join_ranks(TWO, (), resumed=False)
+    (environment,) = environment_of(TWO)
+    assert isinstance(environment, LightningEnvironment)
+    assert "RANK" not in os.environ
+
+
+@pytest.mark.parametrize("more", ["RANK", "NODE_RANK"])
+def test_a_batch_script_starts_a_run_on_several_nodes_by_srun(srun, more, monkeypatch):
+    srun(tasks=4, task=0)
+    del os.environ["SLURM_STEP_ID"]
+    with pytest.raises(ConfigError, match=r"trainer\.num_nodes=2: .* srun --ntasks-per-node=2"):
+        check_nodes(FOUR)
+    monkeypatch.setenv(more, "0")  # by torchrun, or by hand
+    check_nodes(FOUR)
 
 
 def test_tasks_that_run_for_themselves_are_all_first(srun):

@@ -25,10 +25,11 @@ def set_float32_precision(devices: Devices) -> None:
 def tasks_of_srun(devices: Devices) -> int:
     """The number of srun tasks that are ranks of this run; 0 if the run starts its own ranks.
 
-    A single task, or a run with one rank, counts as none: srun may have started many such runs.
+    A single task, or a run with one rank, counts as none: srun may have started many such runs. A
+    batch script has all variables of a task but the number of its step.
     """
     tasks = int(os.environ.get("SLURM_NTASKS", "1"))
-    started = "SLURM_PROCID" in os.environ and "TORCHELASTIC_RUN_ID" not in os.environ
+    started = "SLURM_STEP_ID" in os.environ and "TORCHELASTIC_RUN_ID" not in os.environ
     return tasks if started and tasks > 1 and ranks_of(devices) > 1 else 0
 
 

@@ -21,7 +21,7 @@ from tandem.launch.devices import check_accelerator
 from tandem.launch.initial_weights import check_start, naming_warm_start, read_run
 from tandem.launch.inputs import check_split, read_inputs, training_split
 from tandem.launch.people import say
-from tandem.launch.ranks import join_ranks
+from tandem.launch.ranks import check_nodes, join_ranks
 from tandem.legality import masked, units, updates
 from tandem.record.latest import follow_link
 from tandem.record.mirrors import Job
@@ -52,6 +52,7 @@ def preview(
     start = check_start(cfg)
     if not settings.estimate:  # which may be for another machine
         check_accelerator(settings.trainer)
+        check_nodes(settings.trainer)
     with refusing():
         check_folders(cfg, settings, run_dir, job)
     if job == "train" and not (settings.estimate or settings.dry_run):  # which write nothing there

@@ -12,6 +12,7 @@ from tandem.config import ConfigError
 from tandem.launch.devices import ranks_of, tasks_of_srun
 from tandem.settings.settings import Devices
 
+NUMBERED = {"RANK", "NODE_RANK"}  # set by torchrun, or by a script on each node
 PAUSE = 0.2  # seconds between two checks for the work of the first rank
 
 
@@ -37,6 +38,17 @@ def join_ranks(devices: Devices, overrides: Sequence[str], *, resumed: bool) -> 
         raise ConfigError(
             f"run_dir: each of the {together} processes of this run would name its directory by "
             "its own clock; set one that all of them can access: run_dir=runs/NAME"
+        )
+
+
+def check_nodes(devices: Devices) -> None:
+    """Raise ConfigError if nothing starts the other nodes of a run in a SLURM job."""
+    started = tasks_of_srun(devices) or NUMBERED & {*os.environ}
+    if devices.num_nodes > 1 and "SLURM_JOB_ID" in os.environ and not started:
+        raise ConfigError(
+            f"trainer.num_nodes={devices.num_nodes}: in a SLURM job a task per rank is started by "
+            f"srun --ntasks-per-node={ranks_of(devices) // devices.num_nodes}, or torchrun on each "
+            "node; this process alone would wait for the other nodes"
         )
 
 
