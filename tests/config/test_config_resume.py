@@ -146,6 +146,20 @@ def test_what_may_change_changes(run_dir):
     assert settings.seed == 3
 
 
+def test_a_run_ahead_of_training_may_come_closer_to_it(tmp_path):
+    served = ["rollout=vllm_server", "rollout.engine.url=http://127.0.0.1:9", "model=hf"]
+    ahead = ["rollout.order=ready", "rollout.staleness=2", "rollout.ahead=2", "model.path=org/m"]
+    run = record(tmp_path, ["algorithm=grpo", "data=sort_letters", *served, *ahead])
+    for staleness, ahead in ((1, 1), (0, "null")):
+        cfg = resume_config(run, [f"rollout.staleness={staleness}", f"rollout.ahead={ahead}"])
+        check(cfg)
+        assert cfg.rollout.staleness == staleness
+    with pytest.raises(
+        ConfigError, match=r"rollout\.staleness, rollout\.ahead, and where a server"
+    ):
+        resume_config(run, ["rollout.order=exact"])
+
+
 def test_a_choice_of_mirrors_takes_the_place_of_the_old_one(run_dir):
     cfg = resume_config(run_dir, ["logger=wandb", "logger.wandb.mode=offline"])
     assert list(cfg.logger) == ["wandb"]

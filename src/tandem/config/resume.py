@@ -244,7 +244,11 @@ def _moves(old: object, new: object) -> bool:
 
 
 def _list_resumable() -> str:
-    from tandem.settings.settings import KEYS
+    from tandem.settings.settings import KEYS, key_of
 
-    may_change = [name for name, key in KEYS.items() if key.resumable and "." not in name]
+    may_change = [
+        name
+        for name, key in KEYS.items()
+        if key.resumable and not key_of(name.rpartition(".")[0]).resumable
+    ]
     return f"{', '.join(may_change)}, and where a server is asked"

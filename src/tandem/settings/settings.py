@@ -164,6 +164,7 @@ KEYS = {
     **_describe(Settings),
     **COMPONENTS,
     "rollout.staleness": Key(resumable=True),
+    "rollout.ahead": Key(resumable=True),
     "rollout.engine": Key(weights=False, shared=True),  # the engine does not affect what is sampled
     "rollout.engine.url": Key(weights=False, shared=True, compared=False),
     "rollout.engine.folder": Key(weights=False, shared=True, compared=False),
