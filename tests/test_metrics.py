@@ -8,7 +8,12 @@ import torch
 from records import coupled_batch, rollout, scores
 from torch.testing import assert_close
 
-from tandem.algorithm.coupled import mismatch_metrics, policy_metrics, reference_metrics
+from tandem.algorithm.coupled import (
+    fresh_mismatch,
+    mismatch_metrics,
+    policy_metrics,
+    reference_metrics,
+)
 from tandem.contracts import batch_statistics_of, declare
 from tandem.losses import importance
 from tandem.losses.policy import ppo, reinforce
@@ -24,7 +29,7 @@ from tandem.metrics import (
     reduce_metrics,
     reward_metrics,
 )
-from tandem.types import take
+from tandem.types import CoupledBatch, take
 
 REFERENCE = {
     "actor/approx_kl_k1": "metric/approx_kl_k1",
@@ -54,6 +59,20 @@ def measure(batch):
         | own_metrics(ppo, batch)
         | importance.effect(batch, importance.token_tis(batch))
     )
+
+
+def test_a_row_that_older_weights_began_says_nothing_of_the_newest():
+    """Its later steps read the keys and values of the older ones."""
+    mask = torch.ones(3, 4, dtype=torch.bool)
+    mask[1, 2:] = False
+    batch = CoupledBatch(
+        logp=torch.zeros(3, 4), old_logp=torch.zeros(3, 4), advantages=torch.zeros(3, 4), mask=mask,
+        group=torch.zeros(3, dtype=torch.int64),
+        behaviour_logp=torch.tensor([[0.1] * 4, [0.4] * 4, [0.9] * 4]),
+        version_gap=torch.tensor([[0.0] * 4, [0.0, 0.0, 1.0, 1.0], [1.0, 1.0, 0.0, 0.0]]),
+    )  # fmt: skip
+    found = reduce_metrics(fresh_mismatch(batch))
+    assert found["rollout_corr/abs_logp_diff_fresh"] == pytest.approx((4 * 0.1 + 2 * 0.4) / 6)
 
 
 @pytest.mark.parametrize(("name", "reference"), REFERENCE.items())

@@ -184,7 +184,9 @@ def mismatch_metrics(batch: CoupledBatch) -> dict[str, Metric]:
 
 
 def fresh_mismatch(batch: CoupledBatch) -> dict[str, Metric]:
-    """The mismatch on steps of the newest weights, if there are older ones too."""
+    """The mismatch on rows of the newest weights, if there are older ones too. A row that others
+    began is left out: its later steps read keys and values that those computed."""
     gap = (batch.old_logp - batch.behaviour_logp).abs()
-    fresh = batch.mask & (batch.version_gap == 0)
+    oldest = torch.where(batch.mask, batch.version_gap, 0).amax(1, keepdim=True)
+    fresh = batch.mask & (oldest == 0)
     return {"rollout_corr/abs_logp_diff_fresh": masked_mean(gap, fresh)}
