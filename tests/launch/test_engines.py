@@ -51,6 +51,21 @@ def make_plan(tmp_path, *words, run=RUN):
     return plan(servers, compose_run(overrides))
 
 
+@pytest.mark.parametrize(
+    ("gpus", "visible", "left_out"),
+    [
+        ("0-2", "2,3", "leaves out 0,1;"), ("2-3", "2, 3", ""), ("0-1", None, ""),
+        ("cpu:2", "", ""),
+    ],
+)  # fmt: skip
+def test_gpus_that_the_shell_hides_are_named(monkeypatch, gpus, visible, left_out):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    said = Servers(gpus=gpus).describe_hidden()
+    assert left_out in said and bool(said) == bool(left_out)
+
+
 def follows(words, flag):
     """The value behind a flag that occurs once."""
     assert words.count(flag) == 1

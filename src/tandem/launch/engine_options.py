@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from dataclasses import dataclass
 
 from tandem.config import ConfigError
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 UUIDS = ("GPU-", "MIG-")  # beginnings of the names that CUDA_VISIBLE_DEVICES may have
 
 
@@ -53,6 +55,20 @@ class Servers:
             )
         size = self.tensor_parallel
         return [tuple(numbers[i : i + size]) for i in range(0, len(numbers), size)]
+
+    def describe_hidden(self) -> str:
+        """A warning of GPUs that the run's own shell hides, as they may be somebody else's; "" for
+        none. Numbers are those of nvidia-smi, whatever CUDA_VISIBLE_DEVICES says."""
+        seen = os.environ.get(VISIBLE)
+        asked = [number for server in self.devices for number in server]
+        visible = asked if seen is None else [name.strip() for name in seen.split(",")]
+        hidden = [number for number in asked if number not in visible]
+        if not hidden:
+            return ""
+        return (
+            f"gpus={self.gpus} counts as nvidia-smi does, and {VISIBLE}={seen} leaves out "
+            f"{','.join(hidden)}; they are used all the same"
+        )
 
     @property
     def words(self) -> list[str]:

@@ -43,7 +43,7 @@ Keys:
 
 
 KEYS = {
-    "gpus": "4-7 or 0,2: one server for each; cpu:2: two servers on the CPU",
+    "gpus": "4-7 or 0,2, as nvidia-smi counts: one server for each; cpu:2: two on the CPU",
     "tensor_parallel": "GPUs per server",
     "host": "address to listen on; for access from other nodes the name of this node",
     "port": "port of the first server; the next ones count up; 0: any free ports",
@@ -66,6 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from tandem.policies.engines.addresses import AddressFile
 
         processes, folder = plan(servers, compose_run(overrides))
+    if hidden := servers.describe_hidden():
+        say(hidden)
     watcher = Watcher(
         servers=processes, startup=servers.startup, restarts=servers.restarts, say=say
     )
