@@ -28,7 +28,7 @@ class Sampling:
     top_k: int = 0  # the most likely tokens to sample from; 0: all; training needs 0
     stop: Sequence[str] = ()  # texts after which an answer ends
     max_prompt_tokens: int | None = None  # longer prompts are left out; null: the model's limit
-    max_rows: int = 512  # rows of a forward pass; affects only memory
+    max_rows: int = 512  # rows of a forward pass: more take memory, and less time
     # true: on a GPU the local engine records a decoding step and replays it, as launching kernels
     # takes most of the time.
     cuda_graphs: bool = True
@@ -124,7 +124,7 @@ class Answers:
     entropy: Tensor | None  # [B, T] nats; None: the engine does not report it
     length: Tensor  # [B] int64
     truncated: Tensor  # [B] bool: the limit came before an end token
-    # [B, T] int64, version of the weights of each token; None: all are the newest
+    # [B, T] int64, version of the weights of each token; None: the newest as the row was begun
     version: Tensor | None = None
 
 
