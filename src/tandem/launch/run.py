@@ -138,7 +138,13 @@ def carry_out(
     if distributed.is_first():
         plugins = [(name, IMPORTED[name]) for name in cfg.plugins]
         command = ["train.py", *overrides]
-        record.begin(config, seed=settings.seed, command=command, plugins=plugins)
+        record.begin(
+            config,
+            seed=settings.seed,
+            command=command,
+            plugins=plugins,
+            reproducible=module.source.reproducible,
+        )
         if write_quarantine(run_dir, data.quarantine) is not None:
             kept = data.splits[training_split(module.algorithm.needs)]
             say(left_out(data.quarantine, len(kept)))

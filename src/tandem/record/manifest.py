@@ -28,12 +28,18 @@ def new_manifest(seed: int) -> dict:
     return {"id": uuid.uuid4().hex[:8], "seed": seed, "starts": []}
 
 
-def start(command: Sequence[str], plugins: Iterable[tuple[str, str]] = ()) -> dict:
+def start(
+    command: Sequence[str],
+    plugins: Iterable[tuple[str, str]] = (),
+    *,
+    reproducible: bool = True,
+) -> dict:
     """The part that may differ from one start of a run to the next.
 
-    `plugins`: the name and the sha256 of each.
+    `plugins`: the name and the sha256 of each. Only a start that is not `reproducible` says so.
     """
-    return {
+    known = {} if reproducible else {"reproducible": False}
+    return known | {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": shlex.join(scrub_words(command, os.environ)),
         "code": _code() | {"plugins": dict(plugins)},

@@ -63,6 +63,7 @@ class RunRecord:
         seed: int,
         command: Sequence[str],
         plugins: Iterable[tuple[str, str]] = (),
+        reproducible: bool = True,
     ) -> None:
         """Write configuration and manifest; a resumed run keeps its configuration except for its
         length, and adds this start to the manifest."""
@@ -74,7 +75,7 @@ class RunRecord:
             (self.folder / CHECKPOINTS).mkdir(exist_ok=True)  # later, its absence means a loss
         durable.replace(place, config.encode())
         manifest = self._manifest() or new_manifest(seed)
-        manifest["starts"].append(start(command, plugins))
+        manifest["starts"].append(start(command, plugins, reproducible=reproducible))
         durable.replace(self.folder / MANIFEST, json.dumps(manifest, indent=2).encode())
         if self.job == "train" and (home := home_of_runs(self.folder)) is not None:
             point_latest(self.folder, home)

@@ -74,6 +74,7 @@ class AheadSource(RolloutSource):
         self.batch: dict[Ticket, list[Sampled]] = {}
         self.seen = 0  # number of complete groups at the last check
         self.probed = False
+        self.reproducible = sampling.order == "exact"
         policy.supply.before_refresh = self._hand_over
         stream.wanted = self._iterations_owed
 

@@ -60,10 +60,10 @@ def slots_of_this_rank(prompts: Sequence[Prompt], first: int = 0) -> dict[int, P
 
 
 class RolloutSource:
-    """The rows of one iteration: samples of a policy and examples of its data, with their scores.
+    """The interface of sampling strategies: the rows of one iteration, samples of a policy and
+    examples of its data, with their scores. It counts the rows they take."""
 
-    The interface of sampling strategies; it counts the rows they take.
-    """
+    reproducible = True  # False: the time that rows take decides which are trained together
 
     def __init__(
         self,

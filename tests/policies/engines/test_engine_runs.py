@@ -91,6 +91,14 @@ def test_a_run_goes_on_with_a_server_that_was_started_again(train, folder, tmp_p
     assert lines(cut.run_dir)[1:] == lines(whole.run_dir)[1:]
 
 
+@pytest.mark.parametrize("order", ["exact", "ready"])
+def test_the_manifest_says_of_a_run_that_it_cannot_be_repeated(train, folder, order):
+    ahead = (f"rollout.order={order}", "rollout.staleness=1", "evaluation.every=null")
+    result = train(Loopback(str(folder)), *ahead, "iterations=1")
+    (start,) = json.loads((result.run_dir / "manifest.json").read_text())["starts"]
+    assert start.get("reproducible", True) == (order == "exact")
+
+
 @SLOW
 def test_a_server_that_goes_away_costs_no_work(train, folder, tmp_path):
     state = Loopback(str(folder))
