@@ -6,7 +6,7 @@ from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from threading import local
+from threading import Event, local
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -17,7 +17,7 @@ from small_language import NOTHING, questions
 
 from tandem import distributed
 from tandem.policies.engines import vllm_checks
-from tandem.policies.engines.transfer import SENDERS
+from tandem.policies.engines.transfer import SENDERS, run_in_thread
 from tandem.policies.engines.vllm_api import VllmApi
 from tandem.policies.engines.vllm_server import VllmServer
 from tandem.policies.engines.weight_files import WeightFiles
@@ -167,6 +167,32 @@ def test_several_servers_receive_the_weights_one_by_one(folder, tmp_path, handov
         give(policy.files, "run-1")
         assert not fleet.faults
         assert [client.broadcast.sender.most for client in fleet.engines] == [(1, paused)] * 3
+
+
+def test_a_server_that_refuses_to_meet_is_told_by_its_reason():
+    refused = Event()
+
+    def refuse():
+        refused.set()
+        raise EngineUnavailable("400 wrong size")
+
+    def meet():
+        assert refused.wait(5)
+        time.sleep(0.2)
+        raise RuntimeError("nobody came in time")
+
+    with pytest.raises(EngineUnavailable, match="400 wrong size"), run_in_thread(refuse):
+        meet()
+
+
+def test_an_end_that_breaks_first_is_told_by_its_own_reason():
+    ended = Event()
+    with (
+        pytest.raises(RuntimeError, match="nobody came in time"),
+        run_in_thread(lambda: ended.wait(20)),
+    ):
+        raise RuntimeError("nobody came in time")
+    ended.set()
 
 
 def test_ipc_is_refused_on_several_ranks_as_the_others_would_be_waited_for(monkeypatch):

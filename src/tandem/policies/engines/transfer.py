@@ -53,11 +53,11 @@ class Broadcast:
                 "send; resume the run (resume=RUN), or set rollout.engine.transfer=files"
             )
         try:
-            if self.sender is None or not met:
-                self.sender = self._meet(weights.device)
-            self.sender.send(tensors)
+            sender = self.sender if met and self.sender else self._meet(weights.device)
+            self.sender = None  # unless all arrives, the next handover meets anew
+            sender.send(tensors)
+            self.sender = sender
         except (RuntimeError, OSError) as error:  # one end of the group is gone
-            self.sender = None
             raise EngineUnavailable(f"{self.api.endpoint.url}: {error}") from None
 
     def _meet(self, device: torch.device) -> Sender:
@@ -188,7 +188,13 @@ def describe_tensors(tensors: Mapping[str, Tensor]) -> dict[str, list]:
 
 @contextmanager
 def run_in_thread(call: Callable[[], None]) -> Iterator[None]:
-    """A context with a call in a thread, whose other end is the body of the context."""
+    """A context with a call in a thread, whose other end is the body of the context. The body waits
+    in vain for a call that has failed, so its error is raised in place of that of the body."""
     under_way = call_in_thread(call)
-    yield
+    try:
+        yield
+    except (RuntimeError, OSError):
+        if under_way.done():
+            result_of(under_way)
+        raise
     result_of(under_way)
