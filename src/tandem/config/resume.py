@@ -202,8 +202,8 @@ def list_confirmed(overrides: Sequence[str]) -> list[str]:
 
 def _explain_kept(text: str) -> str:
     return (
-        f"{text}: a run that is resumed keeps it; only {_list_resumable()} may change; "
-        "continue_from=RUN starts a new run from its weights"
+        f"{text}: a run that is resumed keeps it; only {_list_resumable()}, and where a server is "
+        "asked may change; continue_from=RUN starts a new run from its weights"
     )
 
 
@@ -246,9 +246,5 @@ def _moves(old: object, new: object) -> bool:
 def _list_resumable() -> str:
     from tandem.settings.settings import KEYS, key_of
 
-    may_change = [
-        name
-        for name, key in KEYS.items()
-        if key.resumable and not key_of(name.rpartition(".")[0]).resumable
-    ]
-    return f"{', '.join(may_change)}, and where a server is asked"
+    of_groups = {x for x in KEYS if key_of(x.rpartition(".")[0]).resumable}
+    return ", ".join(x for x in KEYS if KEYS[x].resumable and x not in of_groups)
