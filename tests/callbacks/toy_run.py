@@ -142,7 +142,7 @@ def run(
     """Train in `folder`, or resume there."""
     module = module_in(folder, **of_module)
     record = RunRecord(folder, mirrors=mirrors)
-    record.begin("seed: 0\n", seed=0, command=["train.py"])
+    record.begin("seed: 0\n", seed=0, command=["train.py"], resumed=resume)
     trainer = Trainer(
         max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, devices=devices,

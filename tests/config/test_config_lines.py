@@ -14,6 +14,7 @@ from tandem.config import ConfigError, check, compose, configuration
 from tandem.config.arguments import list_left_out_keys
 from tandem.config.names import ALIASES, unknown
 from tandem.config.values import list_keys
+from tandem.record.run_record import RunRecord
 
 ROOT = Path(__file__).parents[2]
 
@@ -604,6 +605,40 @@ def test_two_runs_do_not_share_a_directory(tmp_path, monkeypatch):
     (tmp_path / "mine" / "metrics.jsonl").touch()
     with pytest.raises(ConfigError, match=r"^run_dir=mine already holds a run; set another, or"):
         check(cfg)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        (
+            "config.yaml",
+            "iterations: 7 # important\nfoo: [1, 2]\n",
+            "has a config.yaml that no run",
+        ),
+        (
+            "config.yaml",
+            "foo: [1, 2",
+            "has a config.yaml that no run wrote; set another, or move it",
+        ),
+        ("manifest.json", '{"name": "app"}', "has a manifest.json that no run wrote; set another"),
+        ("manifest.json", "[]", "has a manifest.json that no run wrote; set another"),
+        ("checkpoints/step_000000/state.json", "{}", "already holds a run; set another, or resume"),
+    ],
+)
+def test_a_run_replaces_no_file_that_no_run_wrote_and_no_checkpoint(
+    tmp_path, monkeypatch, name, text, reason
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine" / name).parent.mkdir(parents=True)
+    (tmp_path / "mine" / name).write_text(text)
+    with pytest.raises(ConfigError, match=rf"^run_dir=mine {reason}"):
+        check(compose(["run_dir=mine"]))
+
+
+def test_a_run_replaces_the_record_of_a_start_without_an_iteration(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    RunRecord(tmp_path / "mine").begin("choices: {}\n", seed=0, command=["train.py"])
+    check(compose(["run_dir=mine"]))
 
 
 @pytest.mark.parametrize(

@@ -578,6 +578,22 @@ def test_a_run_that_lost_its_checkpoints_is_not_begun_again_without_a_word(strai
     assert (lost / "metrics.jsonl").read_bytes() == before
 
 
+def test_a_start_after_one_without_an_iteration_is_recorded_as_it_ran(tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patched:
+        patched.setattr(run, "fit", run_out_of_memory)
+        with pytest.raises(MemoryError):
+            train(folder, "seed=5", "optimizer.lr=1e-3", "iterations=1")
+    train(folder, "seed=7", "optimizer.lr=1e-5", "iterations=1")
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert (config["seed"], float(config["optimizer"]["lr"])) == (7, 1e-5)
+    assert json.loads((folder / "manifest.json").read_text())["seed"] == 7
+
+
+def run_out_of_memory(*_):
+    raise MemoryError
+
+
 def test_no_room_for_the_checkpoints_is_known_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(room.shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
     with pytest.raises(ConfigError, match=r"3 checkpoints of .* GiB are free; free some space"):

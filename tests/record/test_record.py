@@ -15,9 +15,9 @@ from tandem.record.wandb_mirror import Wandb
 from tandem.types import Prompt
 
 
-def record_of(folder, mirrors=()) -> RunRecord:
+def record_of(folder, mirrors=(), *, resumed: bool = False) -> RunRecord:
     record = RunRecord(folder, mirrors=mirrors)
-    record.begin("seed: 0\n", seed=0, command=["train.py"])
+    record.begin("seed: 0\n", seed=0, command=["train.py"], resumed=resumed)
     return record
 
 
@@ -107,10 +107,23 @@ def test_samples_of_iterations_that_were_cut_go(tmp_path):
     assert [p.name for p in (tmp_path / "samples").iterdir()] == ["iteration_000000.jsonl"]
 
 
-def test_a_second_start_keeps_the_id_and_the_configuration(tmp_path):
+def test_a_start_after_one_without_an_iteration_records_only_itself(tmp_path):
+    dead = record_of(tmp_path)
+    dead.samples(0, [row("eval")])
+    dead.prompts(0, [Prompt(id=1, source="easy", text="?")], {"eval/accuracy": [0.5]})
+    before, again = dead.id, RunRecord(tmp_path)
+    again.begin("seed: 1\n", seed=1, command=["train.py", "seed=1"])
+    assert (tmp_path / "config.yaml").read_text() == "seed: 1\n"
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest["seed"] == 1 and manifest["id"] != before
+    assert [one["command"] for one in manifest["starts"]] == ["train.py seed=1"]
+    assert not again.evaluations() and not [*(tmp_path / "samples").iterdir()]
+
+
+def test_a_resumed_run_keeps_the_id_and_the_configuration(tmp_path):
     first = record_of(tmp_path)
     second = RunRecord(tmp_path)
-    second.begin("seed: 1\n", seed=1, command=["train.py", "resume=x"])
+    second.begin("seed: 1\n", seed=1, command=["train.py", "resume=x"], resumed=True)
     assert first.id == second.id
     assert (tmp_path / "config.yaml").read_text() == "seed: 0\n"
     starts = json.loads((tmp_path / "manifest.json").read_text())["starts"]
@@ -126,7 +139,8 @@ def test_a_run_that_goes_on_to_another_iteration_records_where_it_ends(tmp_path)
     (tmp_path / "metrics.jsonl").write_text('{"iteration": 100}\n')
     assert runs.read(tmp_path).state == "finished"
     resumed = RunRecord(tmp_path)
-    resumed.begin("iterations: 400\n" + rest.format(400, 2), seed=0, command=["train.py"])
+    longer = "iterations: 400\n" + rest.format(400, 2)
+    resumed.begin(longer, seed=0, command=["train.py"], resumed=True)
     assert (tmp_path / "config.yaml").read_text() == "iterations: 400\n" + rest.format(400, 1)
     assert runs.read(tmp_path).state != "finished" and planned_iterations(tmp_path) == 400
 
@@ -209,7 +223,7 @@ def texts(folder) -> list:
 
 def go_on(folder, first: int, values: list[float], mirrors) -> None:
     """A start of a run from the checkpoint at iteration `first`."""
-    record = record_of(folder, mirrors)
+    record = record_of(folder, mirrors, resumed=first > 0)
     record.cut(first)
     record.open(first)
     for i, value in enumerate(values, start=first):

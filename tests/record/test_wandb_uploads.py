@@ -28,7 +28,7 @@ def server(tmp_path, monkeypatch):
 def start(folder, first: int, end: int, mode: str, last: dict | None = None) -> None:
     """A start of a run that went back to a checkpoint at `first`. last: what it ends with."""
     record = RunRecord(folder, mirrors=[Wandb(project="p", mode=mode)])
-    record.begin("seed: 0\n", seed=0, command=["train.py"])
+    record.begin("seed: 0\n", seed=0, command=["train.py"], resumed=first > 0)
     record.cut(first)
     record.open(first)
     for i in range(first, end):

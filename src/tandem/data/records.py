@@ -231,9 +231,10 @@ def write_quarantine(folder: Path, rows: Iterable[InvalidRow]) -> Path | None:
     """One JSON line per bad row in `folder`/quarantine.jsonl. None: no bad row, no file."""
     known = [{name: x for name, x in asdict(row).items() if x is not None} for row in rows]
     lines = [json.dumps(row) for row in known]
-    if not lines:
-        return None
     path = Path(folder) / "quarantine.jsonl"
+    if not lines:
+        path.unlink(missing_ok=True)
+        return None
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 

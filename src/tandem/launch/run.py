@@ -144,6 +144,7 @@ def carry_out(
             command=command,
             plugins=plugins,
             reproducible=module.source.reproducible,
+            resumed=settings.resume is not None,
         )
         if write_quarantine(run_dir, data.quarantine) is not None:
             kept = data.splits[training_split(module.algorithm.needs)]

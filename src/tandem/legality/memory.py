@@ -12,6 +12,11 @@ from tandem.types import SEGMENTS
 CUT = ("reference", "optimizer")  # by trainer.strategy=fsdp2
 
 
+def one_budget_of_memory(case: Case) -> Iterator[str]:
+    if None not in (case.plan.micro_batch_size, case.plan.max_tokens_per_microbatch):
+        yield ("micro_batch_size and max_tokens_per_microbatch exclude each other; set one to null")
+
+
 def quantized_models(case: Case) -> Iterator[tuple[str, str, Part, type]]:
     """(key, override, model, quantiser) of each model with a quantised base."""
     models = {"model": case.model}
@@ -79,6 +84,7 @@ def parts_are_whole(case: Case) -> Iterator[str]:
 
 
 RULES = (
+    one_budget_of_memory,
     base_is_frozen,
     packer_is_there,
     packed_weights_are_whole,

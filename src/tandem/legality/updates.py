@@ -17,16 +17,14 @@ from tandem.contracts import Facts, facts_of, name_of, numbers_of, options_of
 from tandem.contracts.stateful import modules_in
 from tandem.legality.case import Case
 from tandem.losses.adapted import by_steps
+from tandem.record.checkpoint import list_published
+from tandem.record.finished import CHECKPOINTS, METRICS
+from tandem.record.foreign import find_stranger
 from tandem.record.terminal import line
 from tandem.stop import command_to_resume
 from tandem.training.lr_schedules import find_fault
 
 FINEST = 5e-7  # a few float32 steps at 1
-
-
-def one_budget_of_memory(case: Case) -> Iterator[str]:
-    if None not in (case.plan.micro_batch_size, case.plan.max_tokens_per_microbatch):
-        yield ("micro_batch_size and max_tokens_per_microbatch exclude each other; set one to null")
 
 
 def minibatches_have_a_group_each(case: Case) -> Iterator[str]:
@@ -225,13 +223,19 @@ def state_is_kept_by_advantages(case: Case) -> Iterator[str]:
 
 
 def a_run_has_a_directory_of_its_own(case: Case) -> Iterator[str]:
-    """run_dir holds no other run, unless the run resumes it."""
-    folder = case.plan.run_dir
-    if case.plan.resume is None and (Path(folder) / "metrics.jsonl").exists():
+    """run_dir holds no other run, unless the run resumes it, and no file that it would replace.
+
+    The record of a start that ended before its first iteration is replaced.
+    """
+    folder, run_dir = Path(case.plan.run_dir), f"run_dir={case.plan.run_dir}"
+    if case.plan.resume is not None:
+        return
+    if (folder / METRICS).exists() or list_published(folder / CHECKPOINTS):
         yield (
-            f"run_dir={folder} already holds a run; set another, or resume it: "
-            f"{command_to_resume(folder)}"
+            f"{run_dir} already holds a run; set another, or resume it: {command_to_resume(folder)}"
         )
+    elif (name := find_stranger(folder)) is not None:
+        yield f"{run_dir} has a {name} that no run wrote; set another, or move it away"
 
 
 RULES = (
@@ -240,7 +244,6 @@ RULES = (
     clips_can_be_told_from_rounding,
     the_cap_is_above_the_clip,
     the_policy_learns_at_last,
-    one_budget_of_memory,
     minibatches_have_a_group_each,
     whole_samples_are_weighed_as_such,
     demonstrations_come_alone,

@@ -158,6 +158,19 @@ def read_object(path: Path, *keys: str) -> dict[str, Any]:
     return parse_object(read_bytes(path, JSON_BYTES), path.name, *keys)
 
 
+def find_stranger(folder: Path) -> str | None:
+    """The name of a configuration or manifest in a folder that no run wrote; None: it has none."""
+    own = {"config.yaml": (read_config, "choices"), "manifest.json": (read_object, "starts")}
+    for name, (read, key) in own.items():
+        try:
+            known = not (folder / name).exists() or key in read(folder / name)
+        except UNREADABLE:
+            known = False
+        if not known:
+            return name
+    return None
+
+
 def reason_of(error: Exception) -> str:
     """One line in words. What else than a ValueError or an OSError a file makes a reader raise says
     nothing to its user."""

@@ -64,14 +64,19 @@ class RunRecord:
         command: Sequence[str],
         plugins: Iterable[tuple[str, str]] = (),
         reproducible: bool = True,
+        resumed: bool = False,
     ) -> None:
-        """Write configuration and manifest; a resumed run keeps its configuration except for its
-        length, and adds this start to the manifest."""
+        """Write configuration and manifest. A resumed run keeps its configuration except for its
+        length, and adds this start to the manifest; a new one replaces the record of a start that
+        ended before its first iteration."""
         self.folder.mkdir(parents=True, exist_ok=True)
         place, config = self.folder / CONFIG, scrub_config(config, os.environ)
-        if place.exists():
+        if resumed:
             config = replace_length(place.read_text("utf-8"), config)
         else:
+            if place.exists():
+                self.cut(0)
+                (self.folder / MANIFEST).unlink(missing_ok=True)
             (self.folder / CHECKPOINTS).mkdir(exist_ok=True)  # later, its absence means a loss
         durable.replace(place, config.encode())
         manifest = self._manifest() or new_manifest(seed)
