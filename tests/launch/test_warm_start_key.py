@@ -96,6 +96,20 @@ def test_a_text_that_can_be_no_path_names_no_file(text):
     assert collect_inputs({"data": {"path": text}}).files == collect_inputs({}).files
 
 
+def test_no_folder_of_a_command_or_around_the_work_is_read(tmp_path, monkeypatch):
+    """A sandbox is given / and /proc, which have no end."""
+    for name in ("work/rows/a.jsonl", "work/agent.py", "lib/large.so", "home/me/large.bin"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("content")
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("HOME", str(tmp_path / "home" / "me"))
+    command = ["bwrap", "--ro-bind", f"{tmp_path}/lib", "/lib", "python", "agent.py"]
+    around = {"a": str(tmp_path), "b": "../", "c": f"{tmp_path}/home", "d": "~/", "data": "rows/"}
+    inputs = collect_inputs({"world": {"command": command}, **around})
+    assert {*inputs.files} - {*collect_inputs({}).files} == {"world.command.5", "data/a.jsonl"}
+    assert inputs.values["world.command.2"] == f"{tmp_path}/lib"
+
+
 def files_used(*words):
     """Files of Tandem in the name of a warm start."""
     cfg = compose(words)

@@ -32,6 +32,7 @@ LOOP = (
 WEIGHTLESS = [
     [room] for room in ("compare", "config", "evaluation", "launch", "legality", "record", "sweep")
 ]
+COMMAND = re.compile(r"\.command\.\d+$")  # a word of a program's command line
 IMPORT = re.compile(r"^\s*from (tandem[\w.]*) import (\([^)]*\)|.+)", re.M)
 
 
@@ -94,7 +95,7 @@ def collect_inputs(cfg: DictConfig | Mapping[str, Any]) -> MadeOf:
     places = {
         **{f"tandem/{file.relative_to(TANDEM)}": file for file in tandems_own(targets)},
         **{place.name: place for place in list_sources(targets)},
-        **{key: Path(place) for key, place in named.items() if os.path.exists(place)},
+        **{key: Path(place) for key, place in named.items() if has_content(key, place)},
     }
     libraries = {"torch": torch.__version__, "transformers": metadata.version("transformers")}
     return MadeOf(
@@ -105,6 +106,19 @@ def collect_inputs(cfg: DictConfig | Mapping[str, Any]) -> MadeOf:
             for file in files(place)
         },
     )
+
+
+def has_content(key: str, place: str) -> bool:
+    """Whether a text names a file or a folder that is part of the inputs.
+
+    The folders of a command, such as / of a sandbox, and those that hold the working directory or
+    are or hold the home are not: nobody means all that is in them, and reading it may never end.
+    """
+    if not os.path.isdir(place):
+        return os.path.exists(place)
+    folder = Path(place).resolve()
+    within = (Path.cwd().parent, Path(os.path.expanduser("~")))
+    return not COMMAND.search(key) and not any(one.is_relative_to(folder) for one in within)
 
 
 def tandems_own(targets: Iterable[str]) -> list[Path]:
