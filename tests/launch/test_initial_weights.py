@@ -116,6 +116,22 @@ def test_the_same_command_is_advised_where_it_may_go_well(tmp_path, capsys, erro
     assert not list((tmp_path / "warm_start").iterdir())
 
 
+def test_processes_of_one_name_train_one_warm_start_apart(tmp_path):
+    """As in two containers with one host name, in which both are process 1."""
+    cfg, kept = compose(["warm_start=['algorithm=sft']", f"cache_dir={tmp_path}"]), []
+
+    def train(start, folder, overrides):
+        folder.mkdir(parents=True)
+        (folder / "weights").touch()
+        kept.append(folder)
+        if len(kept) == 1:
+            starting_weights(cfg, train)
+            assert kept[0] != kept[1] and (folder / "weights").exists()
+
+    weights = starting_weights(cfg, train)
+    assert [path.name for path in (tmp_path / "warm_start").iterdir()] == [weights.parent.name]
+
+
 @pytest.mark.parametrize(
     ("run", "word", "device"),
     [

@@ -168,6 +168,10 @@ def test_a_line_says_why_none_that_is_kept_will_do(folder):
     assert (
         reason(collect_inputs(warm_configuration(cfg)), kept) == "the first one of this model here"
     )
+    for name in ("damaged", f"{first.name}.host-7"):  # the latter is being trained
+        (kept / name).mkdir()
+        (kept / name / FILE).write_text("")
+    assert reason(first, kept) == f"{first.name} differs: "
     unread = replace(first, files={})
     assert "own_words.py is used now" in first.unlike(unread)
     assert "own_words.py is no longer used" in unread.unlike(first)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import socket
 import sys
@@ -23,6 +24,7 @@ from tandem.launch.ranks import make_on_first
 from tandem.launch.warm_start_key import FILE, MadeOf, collect_inputs, reason
 from tandem.policies.flow.teachers import TRANSFORMER
 from tandem.policies.language.kernels import check_kernels
+from tandem.record import durable
 from tandem.record.foreign import UNREADABLE, read_config, reason_of
 from tandem.record.terminal import line, say
 from tandem.settings.settings import key_of
@@ -209,12 +211,12 @@ def _train_warm(
     because = reason(wanted, folder.parent)
     say(line("warm start", f"{' '.join(cfg.warm_start)}, cached in {folder}"))
     say(line("because", because))
-    # Runs of a sweep may start together, on machines whose process ids coincide.
-    unfinished = folder.with_name(f"{folder.name}.{socket.gethostname()}-{os.getpid()}")
-    shutil.rmtree(unfinished, ignore_errors=True)
+    # Runs of a sweep may start together, in containers whose host names and process ids coincide.
+    own = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+    unfinished = folder.with_name(f"{folder.name}.{own}")
     try:
         train(start, unfinished, shared_words(cfg))
-        (unfinished / FILE).write_text(wanted.text, encoding="utf-8")
+        durable.replace(unfinished / FILE, wanted.text.encode())
         publish(unfinished, folder)
     except BaseException as error:
         shutil.rmtree(unfinished, ignore_errors=True)

@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -17,6 +18,7 @@ from omegaconf import DictConfig
 
 from tandem.config.plain import iterate_leaves, to_plain
 from tandem.config.plugins import list_sources
+from tandem.record.foreign import UNREADABLE, read_object
 from tandem.settings.settings import key_of
 
 FILE = "made_of.json"  # beside the weights
@@ -152,8 +154,7 @@ def _file_of(module: str) -> Path | None:
 def reason(wanted: MadeOf, folder: Path) -> str:
     """Why none of the warm starts in a folder is the requested one, compared with those of the
     same kind of model."""
-    known = [(path.parent.name, _read(path)) for path in sorted(folder.glob(f"*/{FILE}"))]
-    known = [(name, other) for name, other in known if other.model == wanted.model]
+    known = [(name, other) for name, other in _read_all(folder) if other.model == wanted.model]
     if not known:
         return "the first one of this model here"
     unlike = {name: wanted.unlike(other) for name, other in known}
@@ -178,8 +179,14 @@ def _show(values: Mapping[str, object], name: str) -> str:
     return json.dumps(values[name]) if name in values else ABSENT
 
 
-def _read(path: Path) -> MadeOf:
-    return MadeOf(**json.loads(path.read_text(encoding="utf-8")))
+def _read_all(folder: Path) -> Iterator[tuple[str, MadeOf]]:
+    """The warm starts in a folder by name. Those that are being trained, whose folders may vanish,
+    and those of which this file is damaged are left out."""
+    for path in sorted(folder.glob(f"*/{FILE}")):
+        if "." not in path.parent.name:
+            with suppress(*UNREADABLE):
+                found = read_object(path, "values", "files")
+                yield path.parent.name, MadeOf(values=found["values"], files=found["files"])
 
 
 def _digest(content: bytes | Path) -> str:
