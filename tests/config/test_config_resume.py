@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, check, compose, configuration, resume_config
 from tandem.config.plain import to_plain
+from tandem.launch.initial_weights import warm_configuration
 from tandem.launch.preview import fill_in
 from tandem.record.secrets import scrub_config
 
@@ -400,6 +401,27 @@ def test_a_value_that_the_record_hides_is_asked_for_and_never_made_up(hiding):
             resume_config(hiding, given[:count])
     own = resume_config(hiding, given).reward.own
     assert own == {"token": "a", "note": "ask by", "words": ["password=b", "c"]}
+
+
+def test_the_warm_start_has_the_value_that_is_given_again_for_a_redacted_one(tmp_path):
+    url, other = (f"rollout.engine.url=http://me:{word}@host:8000" for word in ("pw", "pw2"))
+    words = ["rollout=vllm_server", url, "+reward.exact_match.password=abc", "data.held_out=9"]
+    words += ["reward=exact_match", "warm_start=['algorithm=sft']"]
+    path = record(tmp_path, words) / "config.yaml"
+    path.write_text(scrub_config(path.read_text(), {}))
+    assert "rollout.engine.url=http://<redacted>@host:8000" in path.read_text()
+    cfg = resume_config(tmp_path, [other, "reward.exact_match.password=def"])
+    again = ["rollout=vllm_server", "rollout.engine.url='http://me:pw2@host:8000'"]
+    again += ["+reward.exact_match.password='def'", *words[3:]]
+    assert to_plain(cfg)["overrides"] == again
+    assert warm_configuration(cfg).rollout.engine.url == "http://me:pw2@host:8000"
+
+
+def test_a_redacted_word_of_what_the_run_no_longer_has_is_left_out(tmp_path):
+    words = ["trainer=ddp", "+hydra.job.env_set.A=sk-abc123abc123abc", "seed=3"]
+    path = record(tmp_path, words) / "config.yaml"
+    path.write_text(scrub_config(path.read_text(), {}))
+    assert to_plain(resume_config(tmp_path, []))["overrides"] == ["trainer=ddp", "seed=3"]
 
 
 def test_what_the_record_hides_may_be_given_and_nothing_else_of_its_part(hiding):

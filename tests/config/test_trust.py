@@ -12,7 +12,8 @@ from omegaconf import OmegaConf
 from tandem.config import ConfigError, check, compose, configuration, resume_config, trust
 from tandem.config.overrides import parse
 from tandem.config.plugins import ADMITTED, IMPORTED, hash_modules, load_plugins
-from tandem.config.resume import list_confirmed, remember
+from tandem.config.recorded_words import list_confirmed
+from tandem.config.resume import remember
 from tandem.config.servers import list_elsewhere
 from tandem.config.targets import resolve
 from tandem.launch import answers
@@ -427,6 +428,7 @@ def test_a_job_of_a_sweep_that_goes_on_says_what_its_command_line_said():
     words = ["plugins=[mine]", "seed=3", "reward=judge", f"{URL}=http://x", f"{KEY}=NAME"]
     words += ["environment.world.url=http://y", "environment.world.token_env=NAME"]
     words += ["environment.world.command=[python,agent.py]", "environment.world.keep_env=[NAME]"]
+    words += ["reward.judge.api_key=abc", "reward.judge.note=sk-abc123abc123abc"]  # redacted
     assert list_confirmed(words) == [words[0], *words[3:]]
 
 

@@ -273,6 +273,20 @@ def test_a_test_without_any_score_is_none_and_is_measured_again(tmp_path, text):
     assert found.fresh[0].test == 0.4 and exit_code(found, 1) == 0
 
 
+def test_a_value_that_the_runs_redact_is_given_again_and_stays_out_of_the_files(tmp_path):
+    place, secret = tmp_path / "sweep", "sk-abc123abc123abc"
+    typed = [*TINY, "++rollout.stop=[<redacted>]", "run_dir=a"]
+    write_run(place / "a", [0.0, 0.9], seed=0, overrides=typed)
+    with pytest.raises(ConfigError, match=r"; give rollout\.stop=\.\.\. on the command line$"):
+        select(place, None, 1, **HOW)
+    given = f"rollout.stop=['{secret}']"
+    assert list_confirming([given, "metric=eval/reward"]) == [given]
+    assert select(place, None, 1, words=[str(place), given], program=PROGRAM).complete
+    texts = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
+    assert any("rollout.stop=['<redacted>']" in text for text in texts)
+    assert not any(secret in text for text in texts)
+
+
 def test_the_command_of_the_fresh_runs_is_the_one_that_was_given(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("tandem.launch.select.conf_folder", lambda: tmp_path / "conf")
     (tmp_path / "train.py").write_text(PROGRAM.read_text())

@@ -20,6 +20,7 @@ from tandem.config.names import ConfigError, unknown
 from tandem.config.overrides import parse
 from tandem.config.plain import FILLED_IN, as_text, iterate_leaves, to_plain
 from tandem.config.plugins import hash_modules, load_plugins
+from tandem.config.recorded_words import restore_words
 from tandem.config.resumed_choices import choose
 from tandem.config.values import list_keys, of_reward
 from tandem.record import foreign
@@ -41,11 +42,6 @@ ELSEWHERE = re.compile(
     | engine \. (folder | model | timeout | patience | sleeps | starts)
     )""",
     re.VERBOSE,
-)
-# The keys that name servers, secrets, programs and folders with addresses.
-CONFIRMED = re.compile(
-    r"cache_dir|rollout\.engine\.folder|(reward|rollout|environment)(\.\w+)*\.(url|\w+_env|starts|command)"
-    r"|algorithm\.teachers\.(folders(\.[^.]+)?|server(\.\w+_env)?)"
 )
 CHOSEN = ("model", "algorithm", "data", "rollout", "dynamics")  # in every run
 TEACHERS = re.compile(r"algorithm\.teachers\.folders(\.[^.]+)?")
@@ -93,6 +89,7 @@ def resume_config(folder: Path, overrides: Sequence[str]) -> DictConfig:
             f"resume={folder}: its config.yaml holds {REDACTED} in place of a value that looked "
             f"like a secret; give {' '.join(f'{key}=...' for key in left)} on the command line"
         )
+    restore_words(cfg)
     return cfg
 
 
@@ -188,16 +185,6 @@ def judge_address(cfg: DictConfig, url: str) -> None:
 
 def remember_address(cfg: DictConfig, url: str) -> None:
     trust.remember(trust.with_address(to_plain(cfg), url), {})
-
-
-def list_confirmed(overrides: Sequence[str]) -> list[str]:
-    """The overrides of a run that must be repeated when it is resumed."""
-    parts = [part for part in parse(overrides) if not part.is_delete()]
-    return [
-        part.input_line
-        for part in parts
-        if part.key_or_group == "plugins" or CONFIRMED.fullmatch(part.key_or_group)
-    ]
 
 
 def _explain_kept(text: str) -> str:

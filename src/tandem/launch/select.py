@@ -11,7 +11,8 @@ success; 1: a fresh seed failed or has no test score; 75: stopped.
   seeds=N       number of fresh seeds
   plugins=[X]   modules named by the sweep's runs, if you did not start these yourself; in the same
                 way servers (reward.http.url=...), variables sent to them, programs,
-                rollout.engine.starts=true, and folders (cache_dir=..., rollout.engine.folder=...)
+                rollout.engine.starts=true, and folders (cache_dir=..., rollout.engine.folder=...);
+                also values that their records redact (reward.mine.api_key=...)
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from tandem.config.composition import conf_folder, import_plugins
 from tandem.config.experiments import record_overrides
 from tandem.config.overrides import parse
 from tandem.config.plain import to_plain
-from tandem.config.resume import list_confirmed
+from tandem.config.recorded_words import list_confirmed, supply_words
 from tandem.record.latest import follow_link
 from tandem.record.reading import runs
 from tandem.stop import INTERRUPTED
@@ -102,12 +103,13 @@ def select(
     now = choose(sweep, jobs, every, measured)
     found = keep_choice(selection.read(sweep), now, sweep)
     seeds = choose_seeds(sweep, count, [run.seed for run in found.fresh])
-    cfg = check_recorded([*found.overrides, f"seed={seeds[0]}"])
+    overrides = supply_words(found.overrides, words)
+    cfg = check_recorded([*overrides, f"seed={seeds[0]}"])
     shared_prompts = count_unread(cfg, found.best.seeds)
     found = replace(found, asked_again=shared_prompts)
     keep(found, sweep)
     print(f"{selection.table(found).title}; {len(seeds)} fresh seeds", flush=True)
-    return carry_out(found, sweep, seeds, words=words, program=program)
+    return carry_out(found, sweep, seeds, overrides=overrides, words=words, program=program)
 
 
 def refuse_untested(metric: str) -> None:

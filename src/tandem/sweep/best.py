@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tandem.compare import selection
 from tandem.compare.selection import Selection
-from tandem.config.overrides import parse
+from tandem.config.recorded_words import split_key
 from tandem.record.reading.runs import Run
 from tandem.sweep import status
 from tandem.sweep.status import Job, SweepPlan
@@ -79,11 +79,9 @@ def select_choices(overrides: Sequence[str]) -> frozenset[str]:
 
 def list_shared(run: Run) -> list[str]:
     """The recorded overrides of a run that define its configuration."""
-    return [
-        part.input_line
-        for part in parse([str(line) for line in run.config["overrides"]])
-        if part.key_or_group not in OWN and not part.is_hydra_override()
-    ]
+    words = {str(line): split_key(str(line))[1] for line in run.config["overrides"]}
+    hydras = ("hydra.", "hydra/")
+    return [x for x, key in words.items() if key not in OWN and not key.startswith(hydras)]
 
 
 def keep_choice(before: Selection | None, now: Selection, sweep: Path) -> Selection:

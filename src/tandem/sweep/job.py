@@ -22,7 +22,7 @@ from typing import IO
 from hydra.core.hydra_config import HydraConfig
 
 from tandem.config.overrides import quote
-from tandem.config.resume import list_confirmed
+from tandem.config.recorded_words import list_confirmed
 from tandem.record.reading.runs import CONFIG, MANIFEST
 from tandem.record.summary import format_seconds
 from tandem.stop import INTERRUPTED

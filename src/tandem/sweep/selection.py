@@ -21,7 +21,7 @@ from tandem.compare import selection
 from tandem.compare.selection import ENDED, SAID, Fresh, Selection
 from tandem.config import build
 from tandem.config.overrides import quote
-from tandem.config.resume import list_confirmed
+from tandem.config.recorded_words import list_confirmed
 from tandem.config.targets import resolve
 from tandem.contracts import facts_of
 from tandem.record import durable
@@ -116,10 +116,17 @@ def count_shared(data: Data, others: Sequence[Prompt]) -> str | None:
 
 
 def carry_out(
-    found: Selection, sweep: Path, seeds: Sequence[int], *, words: Sequence[str], program: Path
+    found: Selection,
+    sweep: Path,
+    seeds: Sequence[int],
+    *,
+    overrides: Sequence[str],
+    words: Sequence[str],
+    program: Path,
 ) -> Selection:
     """Train the missing runs, evaluate those without test scores, and update both files.
 
+    overrides: of the choice, with what its record redacts.
     words: the arguments of `tandem select` with which all this is repeated.
     """
     order = Launch(
@@ -127,7 +134,7 @@ def carry_out(
         folder=str(choose_folder(sweep, found.overrides).absolute()),
         cwd=os.getcwd(),
         program=str(program),
-        shared=list(found.overrides),
+        shared=list(overrides),
         spelled={},
         jobs=len(seeds),
         gpus=None,  # one run at a time, so each may use all
