@@ -109,6 +109,22 @@ def test_values_of_secret_variables_are_hidden_wherever_they_stand():
     assert got == "run /home/me <redacted> x<redacted>x"
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["TOKENIZER_MODEL", "TOKENIZER_NAME", "TOKENIZED_DATA", "KEYBOARD_LAYOUT", "monkeypatch"],
+)
+def test_a_variable_whose_name_only_begins_like_one_of_a_secret_hides_nothing(name):
+    assert scrub("model.path=Qwen/Qwen3-8B", {name: "Qwen/Qwen3-8B"}) == "model.path=Qwen/Qwen3-8B"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["KEY", "APIKEY", "apiKey", "API_KEYS", "API_KEY_2", "API_KEY2", "KEY_ID", "TOKENS", "TOKEN_1"],
+)
+def test_a_variable_of_a_secret_hides_its_value(name):
+    assert scrub("a swordfish b", {name: "swordfish"}) == "a <redacted> b"
+
+
 def test_a_redacted_configuration_is_still_yaml():
     text = OmegaConf.to_yaml({"judge": {"api_key": "abc123", "url": "https://me:pw@example.org"}})
     got = OmegaConf.create(scrub(text, {}))

@@ -15,9 +15,12 @@ from urllib.parse import quote
 import yaml
 
 REDACTED = "<redacted>"  # a plain scalar in YAML too
-SHORTEST = 8  # TOKENIZERS_PARALLELISM=false names no secret, and "false" is everywhere
+SHORTEST = 8  # shorter values, such as "false", are everywhere
 LOOSE = r"auth(?!or(?!iz))|cookie|credential"
-VARIABLE = re.compile(rf"KEY|TOKEN|SECRET|PASSWORD|PASSWD|_PWD$|_PAT$|{LOOSE}", re.I)
+# TOKENIZER_MODEL and KEYBOARD do not match: their values may be the path of the model.
+VARIABLE = re.compile(
+    rf"KEYS?(?![A-Z])|TOKEN(?!I[SZ])|SECRET|PASSWORD|PASSWD|_PWD$|_PAT$|{LOOSE}", re.I
+)
 # Names whose value is always a secret; num_tokens, pad_token, cookie_words, api_key_env do not
 # match.
 NAME = (
