@@ -98,6 +98,19 @@ def test_a_secret_in_a_place_for_secrets_is_hidden(text):
     assert "<redacted>" in got
 
 
+@pytest.mark.parametrize(
+    "word",
+    [
+        "+hydra.job.env_set.MY_SECRET_TOKEN=abc123",
+        "++hydra.job.env_set.APIKEY=abc123",
+        "'hydra.job.env_set={MY_SECRET_TOKEN: abc123}'",
+    ],
+)
+def test_a_variable_that_a_sweep_sets_is_judged_by_its_name(word):
+    assert "abc123" not in scrub_words([word], {})[0]
+    assert scrub_words(["+hydra.job.env_set.A=3"], {}) == ["+hydra.job.env_set.A=3"]
+
+
 @pytest.mark.parametrize("text", HARMLESS)
 def test_what_only_looks_like_a_secret_stays(text):
     assert scrub(text, {"TOKENIZERS_PARALLELISM": "false", "N_KEYS": "128"}) == text

@@ -72,6 +72,9 @@ def test_each_run_ends_alone_and_the_table_says_how(sweep, tmp_path, launcher):
     assert table["do=refuse"][3] == "refused: unknown key 'lr': did you mean 'optimizer.lr'?"
     assert "1 finished, 4 failed, of 5 runs" in said
     assert f"python -m tandem compare {tmp_path}/sweep" in said
+    pickles = tmp_path / "sweep" / ".submitit"  # with the values that all runs share
+    assert pickles.exists() == (launcher == "submitit")
+    assert launcher != "submitit" or not pickles.stat().st_mode & 0o077
 
 
 def test_the_same_command_runs_what_is_missing_and_nothing_else(sweep, tmp_path):

@@ -236,6 +236,7 @@ def test_a_launch_answers_for_its_own_runs_and_the_folder_keeps_all_that_was_pla
 def test_what_hydra_writes_of_a_sweep_holds_no_secret(tmp_path, monkeypatch):
     monkeypatch.setenv("COPIED_TOKEN", "copied-secret")
     words = ["seed=0,1", "hydra.job.env_copy=[COPIED_TOKEN]", "+hydra.job.env_set.KEY=set-secret"]
+    assert "secret" not in str(status.scrub_overrides(words))
     sweep = parse_sweep([*words, f"sweep_dir={tmp_path}"], multirun=True)
     shared = ["rollout.api_key=typed-secret", "iterations=3"]
     told = make_environment(sweep)

@@ -30,6 +30,8 @@ NAME = (
 )
 KEY = re.compile(NAME, re.I)
 ASSIGNED = re.compile(rf"(?P<name>[+~'\"-]*(?:{NAME})=)(?P<value>.+)", re.I | re.S)
+# The variables that the jobs of a sweep get: one, or a mapping of them.
+SET = re.compile(r"(?P<name>[+~'\"]*hydra\.job\.env_set(?:\.(?P<one>\w+))?=)(?P<value>.+)", re.S)
 IN_URL = r"sig|signature|key|code|token|secret|password|credential|auth"
 PLACES = tuple(
     re.compile(pattern, re.I | re.M)
@@ -71,6 +73,9 @@ def scrub_word(word: str, environment: Mapping[str, str]) -> str:
     """One word of a command line without secrets; its value may contain spaces and newlines."""
     if (found := ASSIGNED.fullmatch(word)) is not None:
         return found["name"] + _hide(found["value"])
+    if (found := SET.fullmatch(word)) is not None:
+        secret = found["one"] is None or VARIABLE.search(found["one"])
+        return found["name"] + _hide(found["value"]) if secret else scrub(word, environment)
     return scrub(word, environment)
 
 

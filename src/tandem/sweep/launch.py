@@ -36,6 +36,7 @@ from tandem.sweep.table import summarise
 from tandem.sweep.words import Sweep
 
 TABLE = "sweep.md"
+SUBMITIT = ".submitit"  # where the launchers of Submitit write unless they are told otherwise
 FAILED = 1
 # State of a run -> what a dry run says of it.
 MEANT: Mapping[status.State, str] = {
@@ -103,6 +104,8 @@ def conclude(folder: Path, plan: SweepPlan, launch: str) -> int:
 def _hand_to_hydra(sweep: Sweep, order: Launch) -> bool:
     """Let Hydra run the sweep. True: its launcher failed and printed why."""
     node = configuration(sweep, order)
+    if "submitit_folder" in sweep.hydra.launcher:  # for pickles of the Launch, with its secrets
+        (sweep.folder / SUBMITIT).mkdir(mode=0o700, exist_ok=True)
     ConfigStore.instance().store(name="sweep", node=node)
     if sweep.searches:  # an option of conf/, which Hydra does not see here
         option = sweep.hydra.runtime.choices["hydra/sweeper"]
