@@ -339,6 +339,31 @@ def test_a_run_asks_no_host_that_the_user_has_not_named(tmp_path, monkeypatch):
     check(configuration([f"resume={run}", f"{URL}=https://mine.example/v1"]))
 
 
+ENTITY = "logger.wandb.entity"
+
+
+def test_a_run_is_copied_to_no_account_that_the_user_has_not_named(tmp_path):
+    words = ["algorithm=rloo", "logger=wandb"]
+    run = run_of(
+        tmp_path / "run", OmegaConf.to_yaml(compose([*words, f"{ENTITY}=x"]), resolve=True)
+    )
+    for given in ([], ["logger=wandb"]):
+        trust.SAID_HOSTS.clear()
+        with pytest.raises(ConfigError) as refused:
+            check(configuration([f"resume={run}", *given]))
+        assert str(refused.value) == (
+            f"{ENTITY}: the run would connect to wandb:x, which you have not named; give "
+            f"{ENTITY}=... on the command line if that is right"
+        )
+    for given in (f"{ENTITY}=x", f"{ENTITY}=y", f"{ENTITY}=null", "logger.wandb.mode=offline"):
+        trust.SAID_HOSTS.clear()
+        check(configuration([f"resume={run}", given]))
+    trust.SAID_HOSTS.clear()
+    remember(compose([*words, f"{ENTITY}=x"]))  # as a run of this user did
+    check(configuration([f"resume={run}"]))
+    assert list_confirmed([*words, f"{ENTITY}=x"]) == [f"{ENTITY}=x"]
+
+
 def test_what_a_run_sent_it_sends_when_it_goes_on_and_to_nobody_else(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-12345678")
     cfg = compose(JUDGE)

@@ -18,7 +18,7 @@ from tandem.record.secrets import REDACTED, scrub_word
 # The keys that name servers, secrets, programs and folders with addresses.
 CONFIRMED = re.compile(
     r"cache_dir|rollout\.engine\.folder|(reward|rollout|environment)(\.\w+)*\.(url|\w+_env|starts|command)"
-    r"|algorithm\.teachers\.(folders(\.[^.]+)?|server(\.\w+_env)?)"
+    r"|algorithm\.teachers\.(folders(\.[^.]+)?|server(\.\w+_env)?)|logger(\.\w+)*\.entity"
 )
 
 

@@ -19,7 +19,7 @@ class Asked:
     """A server that a configuration names."""
 
     key: str
-    host: str  # scheme://host:port; "": its address is not here
+    host: str  # scheme://host:port, or wandb:ENTITY; "": its address is not here
     variable: str | None  # sent to it; None: nothing is set
 
 
@@ -35,6 +35,9 @@ def _list_asked(node: object, where: str, *, placed: bool = False) -> Iterator[A
     """placed: the addresses of this part are given beside it."""
     entries = entries_of(node)
     hosts, sent = hosts_of(entries.get("url")), list(variables_of(entries))
+    if where.startswith("logger.") and entries.get("mode") != "offline":
+        for account in accounts_of(entries.get("entity")):
+            yield Asked(key=f"{where}entity", host=account, variable=None)
     for host in hosts or ([] if placed or is_program(entries) else [""]):
         for key, name in sent:
             yield Asked(key=f"{where}{key}", host=host, variable=name)
@@ -66,6 +69,11 @@ def hosts_of(url: object) -> list[str]:
     """The hosts of one address or of a list."""
     named = map(_host, values_of(url))
     return [host for host in named if host]
+
+
+def accounts_of(entity: object) -> list[str]:
+    """The account of W&B that a logger sends a run to, as a host; []: the user's own."""
+    return [] if entity is None else [f"wandb:{entity}"]
 
 
 def _host(url: object) -> str:

@@ -20,14 +20,14 @@ from hydra.core.override_parser.types import Override
 from tandem.config.names import ConfigError
 from tandem.config.overrides import parse
 from tandem.config.programs import entries_of, list_engines, list_programs, spell
-from tandem.config.servers import hosts_of, list_elsewhere
+from tandem.config.servers import accounts_of, hosts_of, list_elsewhere
 from tandem.record import durable
 from tandem.remote import is_address
 
 # From command lines of this process, like the next ones: variables for servers.
 SAID_VARIABLES: set[str] = set()
 SAID_KEPT: set[str] = set()  # variables for programs, not for servers
-SAID_HOSTS: set[str] = set()  # as scheme://host:port
+SAID_HOSTS: set[str] = set()  # as scheme://host:port, or wandb:ENTITY
 # Caches, and folders of engines, whose addresses are trusted as if they were given.
 SAID_FOLDERS: set[str] = set()
 SAID_STARTS: set[str] = set()  # "true" if a command line allows starting engines
@@ -39,7 +39,7 @@ class Trusted:
     """Hosts, variables, plugins, engines, programs and caches that runs of this user have used."""
 
     plugins: dict[str, str] = field(default_factory=dict)  # path -> sha256 of what is imported
-    # scheme://host:port -> variables that were sent there
+    # scheme://host:port or wandb:ENTITY -> variables that were sent there
     hosts: dict[str, list[str]] = field(default_factory=dict)
     engines: list[str] = field(default_factory=list)  # started: the option and the model
     # started: a command and its folder, or a variable passed to it
@@ -131,6 +131,8 @@ def _believe(path: Sequence[str], value: object) -> None:
         (SAID_KEPT if many else SAID_VARIABLES).update(map(str, value if many else [value]))
     if name == "url" or (path[-2:-1] == ["folders"] and is_address(value)):
         SAID_HOSTS.update(hosts_of(value))
+    if name == "entity" and path[0] == "logger":
+        SAID_HOSTS.update(accounts_of(value))
     if name == "cache_dir" or [*path[-2:]] == ["engine", "folder"]:
         SAID_FOLDERS.add(str(value))
     if name == "starts" and value is True:
@@ -162,7 +164,7 @@ def refuse_unsaid(config: Mapping[str, object], *, recorded: bool) -> None:
         if recorded and one.host and one.host not in known:
             raise ConfigError(
                 f"{one.key}: the run would connect to {one.host}, which you have not named; give "
-                "its address on the command line if that is right"
+                f"{one.key}=... on the command line if that is right"
             )
 
 
