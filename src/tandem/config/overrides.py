@@ -29,6 +29,8 @@ from tandem.settings.renamed import present_override
 
 # Groups that take several options.
 TOGETHER = ("reward", "logger", "callbacks", "sweep")
+# Groups whose folders sort their options; a folder of another group is a group of its own.
+SORTED = ("experiment", "recipe")
 
 SEARCHED = "hydra.searchpath"
 
@@ -142,13 +144,17 @@ def refuse_wrong_options(group: str, chosen: object, menu: Menu) -> None:
         raise ConfigError(
             f"{group}=null: choose one of its options; ~{group} leaves out an optional one"
         )
-    options = [*menu[group], *(f"{sub}/{o}" for sub, o in _below(group, menu))]
+    below = [f"{sub}/{option}" for sub, option in _below(group, menu)]
+    options = [*menu[group], *(below if group in SORTED else ())]
     if group == "algorithm":  # a loss is also an algorithm, with the usual parts
         options += menu["algorithm/loss"]
     if isinstance(chosen, list) and group not in TOGETHER:
         raise ConfigError(f"{group}=[{','.join(map(str, chosen))}]: {group} takes one option")
     names = [str(name) for name in values_of(chosen)]
     for name, count in Counter(names).items():
+        if name not in options and name in below:
+            sub, _, option = name.rpartition("/")
+            raise ConfigError(f"{group}={name}: write {group}/{sub}={option}")
         if name not in options:
             raise ConfigError(_unknown_option(group, name, options))
         if count > 1:
