@@ -424,6 +424,16 @@ def test_a_redacted_word_of_what_the_run_no_longer_has_is_left_out(tmp_path):
     assert to_plain(resume_config(tmp_path, []))["overrides"] == ["trainer=ddp", "seed=3"]
 
 
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [("checkpoints={evry:3}", "checkpoints.evry"), ("+guards={x:1,non_finite:stop}", "guards.x")],
+)
+def test_a_key_in_braces_that_a_run_lacks_was_typed_and_not_recorded(run_dir, word, name):
+    with pytest.raises(ConfigError, match=rf"^unknown key '{name}'"):
+        resume_config(run_dir, [word])
+    assert resume_config(run_dir, ["checkpoints={every:3}"]).checkpoints.every == 3
+
+
 def test_what_the_record_hides_may_be_given_and_nothing_else_of_its_part(hiding):
     with pytest.raises(ConfigError, match=r"^group_size=2: a run that is resumed keeps it"):
         resume_config(hiding, ["reward.own.token=a", "group_size=2"])

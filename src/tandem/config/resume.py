@@ -16,13 +16,14 @@ from omegaconf.errors import OmegaConfBaseException
 from tandem.config import trust
 from tandem.config.arguments import list_left_out_keys
 from tandem.config.composition import compose
+from tandem.config.entries import is_entry
 from tandem.config.names import ConfigError, unknown
 from tandem.config.overrides import parse
 from tandem.config.plain import FILLED_IN, as_text, iterate_leaves, to_plain
 from tandem.config.plugins import hash_modules, load_plugins
 from tandem.config.recorded_words import restore_words
 from tandem.config.resumed_choices import choose
-from tandem.config.values import list_keys, of_reward
+from tandem.config.values import list_keys, names_below, of_reward
 from tandem.record import foreign
 from tandem.record.foreign import UNREADABLE, read_config, reason_of
 from tandem.record.latest import follow_link
@@ -213,6 +214,9 @@ def _apply(cfg: DictConfig, override: Override, redacted: Sequence[str]) -> None
         raise ConfigError(_explain_kept(text))
     if TEACHERS.fullmatch(key) and not _moves(OmegaConf.select(cfg, key), override.value()):
         raise ConfigError(_explain_kept(text))
+    for name in names_below(key, override.value(), cfg):
+        if name not in keys and not is_entry(name, cfg):
+            raise ConfigError(unknown("key", name, keys))
     if OmegaConf.is_dict(cfg.get(key)) and not isinstance(override.value(), dict):
         choose(cfg, override)
         return

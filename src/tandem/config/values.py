@@ -58,7 +58,7 @@ def refuse_unknown_key(override: Override, base: DictConfig, menu: Menu) -> None
         raise ConfigError(f"{text}: {key} already exists; write {text.lstrip('+')}")
     value = None if override.is_delete() else override.value()
     _refuse_dotted_choice(key, value, menu)
-    for name in (key, *_names_below(key, value, base)):
+    for name in (key, *names_below(key, value, base)):
         if name not in keys and not _may_be_added(override, name, base):
             _refuse_missing_plus(override, name, base)
             _refuse_unchosen(name, menu, keys)
@@ -188,7 +188,7 @@ def _refuse_part_alone(name: str, option: object, menu: Menu) -> None:
         raise ConfigError(f"unknown key {name!r}: write {groups[0]}={option}")
 
 
-def _names_below(key: str, value: object, base: DictConfig) -> list[str]:
+def names_below(key: str, value: object, base: DictConfig) -> list[str]:
     """The keys that a mapping such as `checkpoints={every:5}` sets in an existing one."""
     if not isinstance(value, dict):
         return []
