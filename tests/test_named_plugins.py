@@ -136,6 +136,15 @@ def test_what_is_no_callback_or_has_a_state_that_no_checkpoint_holds(plugin):
     )
 
 
+def test_what_is_no_mirror_is_refused_before_anything_is_loaded(plugin):
+    node = "own: {_target_: wrong.Plain}"
+    said = words_of([*plugin(CALLBACKS, logger__mine=node), "logger=mine"])
+    assert said == "logger.own made a Plain; give it open, write, samples and close"
+    node = "own: {_target_: lightning.pytorch.loggers.CSVLogger, save_dir: x}"
+    with pytest.raises(ConfigError, match=r"CSVLogger is not among the targets"):
+        check(compose([*plugin(CALLBACKS, logger__mine=node), "logger=mine"]))
+
+
 def test_a_callback_with_a_state_that_only_lightning_would_save_is_refused(plugin):
     said = words_of(call_plugin(plugin, "Saving"))
     want = "callbacks.own: on_save_checkpoint of Saving is never called; return its state by"

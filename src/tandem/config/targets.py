@@ -50,8 +50,6 @@ LIBRARY = frozenset(
         "bitsandbytes.optim": "AdamW8bit",
         "torch.optim": "Adafactor Adam AdamW NAdam RAdam RMSprop SGD",
         "lightning.pytorch.callbacks": "DeviceStatsMonitor Timer",
-        "lightning.pytorch.loggers": "CSVLogger TensorBoardLogger WandbLogger",
-        "lightning.pytorch.strategies": "DDPStrategy FSDPStrategy ModelParallelStrategy",
         "transformers": "LlamaConfig Qwen3Config",
         "diffusers": "FlowMatchEulerDiscreteScheduler",
         "peft": "LoraConfig",

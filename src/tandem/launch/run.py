@@ -35,7 +35,7 @@ from tandem.launch.trainer import trainer_for
 from tandem.policies.engines.addresses import check_addresses
 from tandem.record import plots, terminal
 from tandem.record.evaluation_record import EvaluationRecord
-from tandem.record.mirrors import Job
+from tandem.record.mirrors import Job, Mirror
 from tandem.record.next_commands import next_commands
 from tandem.record.room import check_room, measure_size, stop_where_full
 from tandem.record.run_record import CHECKPOINTS, RunRecord
@@ -120,7 +120,7 @@ def carry_out(
         torch.set_num_threads(settings.threads)
     with refusing():
         check_engine(cfg, data)
-        mirrors = [build(node) for node in cfg.logger.values()]
+        mirrors = build_mirrors(cfg)
         callbacks = build_callbacks(cfg)
         weights = starting_weights(cfg, partial(run, job="warm_start"))
         set_float32_precision(settings.trainer)  # a warm start has set its own
@@ -160,6 +160,17 @@ def recorded_text(cfg: DictConfig) -> str:
     """
     plain = fill_defaults(to_plain(cfg))
     return OmegaConf.to_yaml(OmegaConf.create(as_text(plain)), resolve=True)
+
+
+def build_mirrors(cfg: DictConfig) -> list[Mirror]:
+    """The mirrors of the configuration. Raises ConfigError for anything else."""
+    mirrors = {name: build(node) for name, node in cfg.logger.items()}
+    for name, one in mirrors.items():
+        if not isinstance(one, Mirror):
+            raise ConfigError(
+                f"logger.{name} made a {type(one).__name__}; give it open, write, samples and close"
+            )
+    return [*mirrors.values()]
 
 
 def build_callbacks(cfg: DictConfig) -> list[Callback]:

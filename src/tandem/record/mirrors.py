@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from tandem.contracts import need_extra
 from tandem.record import durable, galleries, jsonl
@@ -32,6 +32,7 @@ class Run:
     config: Mapping[str, object] = field(default_factory=dict)  # resolved, without secrets
 
 
+@runtime_checkable
 class Mirror(Protocol):
     """Another place where numbers and samples go."""
 
