@@ -111,7 +111,11 @@ def name_of(kind: type) -> str:
 
 
 def _shards(index: Path) -> list[str]:
-    return [str(name) for name in json.loads(index.read_bytes()).get("weight_map", {}).values()]
+    try:
+        names = json.loads(index.read_bytes()).get("weight_map", {}).values()
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"{index} lists no weights; download it again") from error
+    return [str(name) for name in names]
 
 
 def hide_bars() -> None:

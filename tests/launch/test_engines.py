@@ -114,6 +114,7 @@ REFUSED = {
     ("gpus=0,1,1",): "distinct GPU numbers",
     ("gpus=0-2", "tensor_parallel=2"): "multiple of tensor_parallel=2",
     ("gpus=0", "port=99999"): "port=99999: must be between 0",
+    ("gpus=0,1", "program=vllm", "port=65535"): "port=65535: 2 servers need ports up to 65536",
     ("gpus=0", "restarts=many"): "restarts=many: expected a number",
     ("gpus=0", "program=vllm", "rollout=local"): "uses no server; set rollout=vllm_server",
     ("gpus=0", "program=vllm", "model.path=null"): "model.path=null: engines serve a model",

@@ -5,6 +5,7 @@ import shlex
 
 import pytest
 
+from tandem.launch.sample import _parser
 from tandem.record.next_commands import example, next_commands
 
 
@@ -24,6 +25,13 @@ def test_each_line_is_a_command_that_names_the_run(tmp_path):
     assert shlex.split(sample)[-4:] == ["tandem", "sample", str(run_dir), "hgfe>"]
     assert shlex.split(resume)[-2:] == [f"resume={run_dir}", "iterations=300"]
     assert shlex.split(compare)[-3:-1] == ["compare", str(run_dir)]
+
+
+def test_a_prompt_that_begins_like_a_flag_is_read_as_a_prompt(tmp_path):
+    write(tmp_path, {"prompt": "-3+5="})
+    sample = shlex.split(next_commands(tmp_path, iterations=1).splitlines()[0])
+    given = _parser().parse_intermixed_args(sample[sample.index("tandem") + 2 :])
+    assert (given.run, given.prompt) == (tmp_path, "-3+5=")
 
 
 def test_runs_that_were_kept_offline_are_sent_by_a_command(tmp_path):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tandem.config import ConfigError
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+LAST_PORT = 65535
 UUIDS = ("GPU-", "MIG-")  # beginnings of the names that CUDA_VISIBLE_DEVICES may have
 
 
@@ -28,7 +29,7 @@ class Servers:
     def __post_init__(self) -> None:
         limits = {
             f"tensor_parallel={self.tensor_parallel}: must be 1 or more": self.tensor_parallel >= 1,
-            f"port={self.port}: must be between 0 and 65535": 0 <= self.port < 1 << 16,
+            f"port={self.port}: must be between 0 and {LAST_PORT}": 0 <= self.port <= LAST_PORT,
             f"restarts={self.restarts}: must be 0 or more": self.restarts >= 0,
             f"startup={self.startup}: must be above 0": self.startup > 0,
         }

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from tandem.config import ConfigError, build, compose
 from tandem.config.overrides import parse
-from tandem.launch.engine_options import Servers
+from tandem.launch.engine_options import LAST_PORT, Servers
 from tandem.launch.engine_processes import EngineProcess
 from tandem.launch.initial_weights import finished_model
 from tandem.policies.engines.addresses import AUTO
@@ -42,6 +42,12 @@ def plan(servers: Servers, cfg: DictConfig) -> tuple[list[EngineProcess], Path]:
         sampling = replace(sampling, max_prompt_tokens=None)
     lora = None if cfg.model.get("lora") is None else Lora(**cfg.model.lora)
     devices_of_servers, flags, folder = servers.devices, servers.words, option.writes_to
+    if (last := servers.port + len(devices_of_servers) - 1) > LAST_PORT:
+        count = len(devices_of_servers)
+        raise ConfigError(
+            f"port={servers.port}: {count} servers need ports up to {last}, and the last one is "
+            f"{LAST_PORT}; set a smaller one"
+        )
     path, dtype = model_of(cfg, lora), str(cfg.model.dtype)
     program = find_program(servers, option)  # last, after all that the command line says
     processes = []

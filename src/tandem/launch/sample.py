@@ -35,7 +35,9 @@ def _refuse(message: str) -> NoReturn:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tandem sample", description=__doc__)
     parser.add_argument("run", type=Path, help="the directory of a finished run")
-    parser.add_argument("prompt", help="the text to answer, or to draw")
+    parser.add_argument(
+        "prompt", help="the text to answer, or to draw; after -- if it begins with -"
+    )
     parser.add_argument(
         "overrides",
         nargs="*",

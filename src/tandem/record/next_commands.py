@@ -19,8 +19,10 @@ def next_commands(run_dir: Path, *, iterations: int) -> str:
     python = interpreter()
     curves = run_dir / CURVES
     lines = [line("curves", str(curves))] if curves.is_file() else []
+    prompt = shlex.quote(example(run_dir))
+    asked = f"-- {prompt}" if prompt.startswith(("-", "'-")) else prompt
     lines += [
-        line("sample", f"{python} -m tandem sample {place} {shlex.quote(example(run_dir))}"),
+        line("sample", f"{python} -m tandem sample {place} {asked}"),
         line("go on", f"{command_to_resume(run_dir)} iterations={2 * iterations}"),
         line("compare", f"{python} -m tandem compare {place} OTHER_RUN"),
     ]

@@ -234,6 +234,13 @@ def test_the_command_that_converts_a_pickle_survives_quotes_in_a_path(tmp_path):
     assert [one.args[0].value for one in calls] == [str(folder)] * 2
 
 
+@pytest.mark.parametrize("text", ["[]", "{", '{"weight_map": []}'])
+def test_an_index_that_lists_no_weights_is_named(tmp_path, text):
+    (tmp_path / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(ValueError, match=r"model\.safetensors\.index\.json lists no weights"):
+        refuse_pickles(tmp_path, key="model.path", kind="transformers.AutoModel")
+
+
 def test_an_index_of_safetensors_that_names_a_pickle_is_refused(folder):
     as_pickle(folder, "shard.bin")
     index = {"metadata": {}, "weight_map": {"lm_head.weight": "shard.bin"}}
