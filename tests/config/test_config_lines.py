@@ -27,6 +27,8 @@ NO_KL = "a coefficient of 0 leaves the KL out; set algorithm.kl.coef=0"
 
 # Detected from the keys and options of the YAML files, without torch.
 MISSPELT = {
+    "overrides=[x]": "overrides=[x]: a run fills it in by itself; leave it out",
+    "+choices.model=x": "+choices.model=x: a run fills it in by itself; leave it out",
     "algorithm=loss/ppo": "algorithm=loss/ppo: write algorithm/loss=ppo",
     "evaluation=solver/euler": "evaluation=solver/euler: write evaluation/solver=euler",
     "sede=1": "unknown key 'sede': did you mean 'seed'?",

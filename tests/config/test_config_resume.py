@@ -291,7 +291,14 @@ def test_what_would_make_it_another_run_is_refused(run_dir, override):
         ("+x=1", "unknown key 'x': "),
         ("guards.new=1", "unknown key 'guards.new': there are first_update_ratio, "),
         ("trainer=gpu", "trainer=gpu: trainer=auto takes a GPU if there is one"),
-        ("iterations=1,2", "iterations=1,2: a run that is resumed keeps it"),
+        (
+            "iterations=1,2",
+            "iterations=1,2: several values need -m (a sweep), and a resumed run has",
+        ),
+        (
+            "trainer.devices=1,2",
+            "trainer.devices=1,2: several values need -m (a sweep), and a resum",
+        ),
     ],
 )
 def test_a_misspelt_change_is_named(run_dir, override, answer):

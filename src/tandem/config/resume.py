@@ -209,8 +209,10 @@ def _apply(cfg: DictConfig, override: Override, redacted: Sequence[str]) -> None
     keys = [*list_keys(cfg), *list_left_out_keys(cfg)]
     if "/" not in key and key not in [*keys, *cfg.choices]:
         raise ConfigError(unknown("key", key, keys))
+    if override.is_sweep_override():
+        raise ConfigError(f"{text}: several values need -m (a sweep), and a resumed run has one")
     may_change = key_of(key).resumable or ELSEWHERE.fullmatch(key) or key in redacted
-    if not may_change or "/" in key or override.is_delete() or override.is_sweep_override():
+    if not may_change or "/" in key or override.is_delete():
         raise ConfigError(_explain_kept(text))
     if TEACHERS.fullmatch(key) and not _moves(OmegaConf.select(cfg, key), override.value()):
         raise ConfigError(_explain_kept(text))

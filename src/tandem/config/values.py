@@ -14,6 +14,7 @@ from tandem.config.entries import is_entry, is_open_mapping
 from tandem.config.names import ALIASES, ConfigError, nearest, unknown
 from tandem.config.overrides import Menu, refuse_wrong_options
 from tandem.config.own_targets import conf_folder
+from tandem.config.plain import FILLED_IN
 
 
 def of_reward(override: Override, base: DictConfig) -> Override:
@@ -53,6 +54,8 @@ def refuse_unknown_key(override: Override, base: DictConfig, menu: Menu) -> None
     if override.is_sweep_override():
         listed = f", or {key}=[a,b]" if OmegaConf.is_list(OmegaConf.select(base, key)) else ""
         raise ConfigError(f"{text}: several values need -m (a sweep){listed}")
+    if key.partition(".")[0] in FILLED_IN:
+        raise ConfigError(f"{text}: a run fills it in by itself; leave it out")
     keys = list_keys(base)
     if key in keys and override.is_add():
         raise ConfigError(f"{text}: {key} already exists; write {text.lstrip('+')}")
