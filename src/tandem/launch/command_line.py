@@ -40,6 +40,7 @@ from tandem.record.finished import completed_iterations
 from tandem.record.next_commands import next_commands
 from tandem.record.summary import summarise
 from tandem.record.terminal import line
+from tandem.sweep.single_run import refuse_sweep
 from tandem.sweep.swept_values import find_one_that_runs
 from tandem.sweep.words import Sweep, parse_sweep
 
@@ -94,6 +95,9 @@ def preflight(argv: Sequence[str]) -> Run | Sweep | list[str]:
         sys.exit(0)
     if words.hydra_help or words.info or words.shell_completion:
         return list(argv)
+    if not words.cfg and (words.resolve or words.package):
+        name = "--resolve" if words.resolve else "--package"
+        raise ConfigError(f"{name}: it goes with --cfg, e.g. --cfg job {name}")
     if not words.cfg and (told := nothing_left(words.overrides)) is not None:
         terminal.say(told)
         sys.exit(0)
@@ -102,6 +106,8 @@ def preflight(argv: Sequence[str]) -> Run | Sweep | list[str]:
     if words.cfg:
         _print(run, words)
         sys.exit(0)
+    if sweep is None:
+        refuse_sweep(words.overrides, run.job.hydra)
     return run if sweep is None else sweep
 
 

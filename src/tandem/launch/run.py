@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from tandem import distributed
 from tandem.config import ConfigError, build, configuration
 from tandem.config.arguments import fill_defaults
+from tandem.config.composition import compose_with_hydra
 from tandem.config.plain import as_text, to_plain
 from tandem.config.plugins import IMPORTED
 from tandem.config.refusals import refusing
@@ -42,6 +43,7 @@ from tandem.record.run_record import CHECKPOINTS, RunRecord
 from tandem.record.writer import claim_folder
 from tandem.rewards.networks import trains_on
 from tandem.settings.settings import Settings
+from tandem.sweep.single_run import refuse_sweep
 from tandem.training.callbacks import OptimizerOffload, standard
 from tandem.training.module import PostTraining
 from tandem.training.offload import OPTIMIZER
@@ -63,6 +65,7 @@ def train(*overrides: str) -> Result:
         Stop: a guard ended the run, or its sampling engine did not answer.
     """
     cfg = configuration(overrides)
+    refuse_sweep(overrides, compose_with_hydra(overrides if cfg.resume is None else []).hydra)
     return run(cfg, Path(cfg.run_dir), overrides)
 
 
