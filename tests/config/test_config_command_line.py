@@ -75,6 +75,14 @@ def test_a_sweep_starts_if_each_value_can_run_beside_some_other(line):
         ),
         (["-m", "hydra.sweep.dir=x", "seed=0,1"], "hydra.sweep.dir: set sweep_dir instead"),
         (
+            ["-m", "+hydra.sweeper.params.seed='0,1'"],
+            "hydra.sweeper.params.seed: write swept values as they are, e.g. seed=0,1",
+        ),
+        (
+            ["-m", "hydra.sweeper.params={seed:'0,1'}"],
+            "hydra.sweeper.params: write swept values as they are, e.g. seed=0,1",
+        ),
+        (
             ["-m", "sweep=seeds,group_size"],
             "sweep=seeds,group_size: write sweep=[seeds,group_size]",
         ),

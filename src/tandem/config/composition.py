@@ -136,9 +136,8 @@ def _add_hydra(source: Loader, choices: Sequence[str]) -> Composition:
     return made
 
 
-def read_option(group: str, option: str, overrides: Sequence[str]) -> DictConfig:
-    """The file of one option, in conf/ or beside the plugins of a command."""
-    source = make_loader(import_plugins(overrides))
+def read_option(source: Loader, group: str, option: str) -> DictConfig:
+    """The file of one option."""
     return OmegaConf.create(source.repository.load_config(f"{group}/{option}").plain)
 
 

@@ -14,15 +14,11 @@ from hydra.core.override_parser.types import Glob, IntervalSweep, Override
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from tandem.config.composition import (
-    compose_with_hydra,
-    import_plugins,
-    make_loader,
-    read_option,
-)
+from tandem.config.composition import compose_with_hydra, import_plugins, make_loader
+from tandem.config.loading import Loader
 from tandem.config.names import ConfigError
 from tandem.config.overrides import Menu, list_options, parse
-from tandem.contracts.bounds import values_of
+from tandem.sweep.files import refuse_more_than_a_sweep, refuse_studies_that_sweep
 from tandem.sweep.swept_numbers import replace_words
 
 LONGEST = 100  # characters of a readable folder name
@@ -32,6 +28,7 @@ INSTEAD = {
     "resume": "-m starts runs; repeat the command of a sweep to continue its unfinished runs",
     "run_dir": "the runs of a sweep share one folder; set sweep_dir",
     "hydra.run.dir": "the runs of a sweep share one folder; set sweep_dir",
+    "hydra.sweeper.params": "write swept values as they are, e.g. seed=0,1",
     "hydra.sweep.dir": "set sweep_dir instead",
     "hydra.sweep.subdir": "the swept values name the folder of a run; set sweep_dir",
 }
@@ -68,14 +65,21 @@ def parse_sweep(overrides: Sequence[str], *, multirun: bool) -> Sweep | None:
     """The sweep that -m, `sweep=` or an experiment's file asks for; None: a single run."""
     if not multirun and not (_list_chosen(overrides) & {*FILES}):
         return None
-    menu = _list_menu(overrides)
+    source = _make_source(overrides)
+    menu = list_options(source)
     if multirun:
         _refuse_what_a_run_has(overrides, menu)
     whole = compose_with_hydra(_list_first(overrides, menu))
     if not (multirun or "sweep" in _list_chosen(overrides) or whole.hydra.mode is RunMode.MULTIRUN):
         return None
     _refuse_what_a_run_has(overrides, menu)
-    _refuse_more_than_a_sweep(overrides)
+    refuse_more_than_a_sweep(overrides, source)
+    _refuse_swept_studies(overrides, source, menu)
+    if whole.estimate:
+        raise ConfigError(
+            "estimate=true: it is of one run; leave out -m and swept values, or add hydra.mode=RUN "
+            "to an experiment that sweeps"
+        )
     _refuse_a_key_twice(overrides)
     parts = parse(_expand(overrides, whole.hydra))
     swept = [part for part in parts if part.is_sweep_override()]
@@ -94,11 +98,11 @@ def parse_sweep(overrides: Sequence[str], *, multirun: bool) -> Sweep | None:
     )
 
 
-def _list_menu(overrides: Sequence[str]) -> Menu:
-    """All options, also those of every plugin that a sweep over plugins names."""
+def _make_source(overrides: Sequence[str]) -> Loader:
+    """A loader of all options, also those of every plugin that a sweep over plugins names."""
     named = [part for part in parse(overrides) if part.key_or_group == "plugins"]
     lines = [line for part in named for line in _list_single(part)]
-    return list_options(make_loader([own for line in lines for own in import_plugins([line])]))
+    return make_loader([own for line in lines for own in import_plugins([line])])
 
 
 def _list_single(part: Override) -> list[str]:
@@ -164,8 +168,6 @@ def _expand(overrides: Sequence[str], hydra: DictConfig) -> list[str]:
     """The overrides with the swept values of files added, unless the command line sets the key."""
     given = {part.key_or_group: part for part in parse(overrides)}
     params = OmegaConf.to_container(hydra.sweeper).get("params") or {}
-    if "experiment" in given and given["experiment"].is_sweep_override():
-        params = {}  # each experiment may sweep other keys
     keys = {key: key.lstrip("+~").partition("@")[0] for key in params}
     by_files = [f"{key}={values}" for key, values in params.items() if keys[key] not in given]
     return [*by_files, *overrides]
@@ -198,8 +200,9 @@ def _space(part: Override, menu: Menu) -> str:
 
 def _refuse_what_a_run_has(overrides: Sequence[str], menu: Menu) -> None:
     for part in parse(overrides):
-        if (reason := INSTEAD.get(part.key_or_group)) is not None:
-            raise ConfigError(f"{part.key_or_group}: {reason}")
+        key = part.key_or_group
+        if found := [name for name in INSTEAD if f"{key}.".startswith(f"{name}.")]:
+            raise ConfigError(f"{key}: {INSTEAD[found[0]]}")
         if part.key_or_group == "sweep" and part.is_sweep_override():
             raise ConfigError(f"{part.input_line}: write sweep=[{','.join(_values(part, menu))}]")
         if part.key_or_group == "sweep_dir" and part.is_sweep_override():
@@ -209,6 +212,13 @@ def _refuse_what_a_run_has(overrides: Sequence[str], menu: Menu) -> None:
             f"{started[0]} is set: each rank would start the whole sweep; start it once with "
             "python train.py -m, and each run starts its own ranks"
         )
+
+
+def _refuse_swept_studies(overrides: Sequence[str], source: Loader, menu: Menu) -> None:
+    for part in parse(overrides):
+        if part.key_or_group == "experiment" and part.is_sweep_override():
+            names = [name for name in _values(part, menu) if name in menu["experiment"]]
+            refuse_studies_that_sweep(part.input_line, names, source)
 
 
 def _refuse_a_key_twice(overrides: Sequence[str]) -> None:
@@ -223,18 +233,3 @@ def _sets(one: Override, other: Override) -> bool:
     key, below = (part.get_key_element().lstrip("+~") for part in (one, other))
     is_mapping = not one.is_delete() and isinstance(one.value(), dict)
     return key == below or (is_mapping and below.startswith(f"{key}."))
-
-
-def _refuse_more_than_a_sweep(overrides: Sequence[str]) -> None:
-    """Raise ConfigError for an option of `sweep` that sets anything but swept values."""
-    chosen = [part.value() for part in parse(overrides) if part.key_or_group == "sweep"]
-    names = [name for value in chosen for name in values_of(value)]
-    for name in names:
-        node = read_option("sweep", name, overrides)
-        others = [key for key in node if key != "hydra"]
-        if others or not OmegaConf.select(node, "hydra.sweeper.params"):
-            found = f"sets {others[0]}" if others else "sets none"
-            raise ConfigError(
-                f"sweep={name}: its file must set hydra.sweeper.params and nothing else, but it "
-                f"{found}; put what all runs share into an experiment"
-            )
