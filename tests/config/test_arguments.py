@@ -92,3 +92,25 @@ def test_a_record_names_the_defaults_that_files_leave_out():
     assert {name: kept[name] for name in ("seed", "iterations")} == {
         name: config[name] for name in ("seed", "iterations")
     }
+
+
+def test_a_key_of_the_users_own_may_hold_a_dot():
+    """Such as a source of data.of or of teachers, which no override can reach."""
+    node = {"_target_": "tandem.data.sort.sort_ladder"}
+    cfg = OmegaConf.create({"data": {"of": {"math.v1": node}}})
+    assert "data.of.math.v1.held_out" in list_left_out_keys(cfg)
+
+
+def test_a_reward_whose_keys_could_not_be_written_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "dotted_reward.py").write_text(
+        "from tandem import register_reward\n"
+        "@register_reward('v1.5')\n"
+        "def scored(output, prompt):\n"
+        "    return 1.0\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError) as refused:
+        compose(["plugins=[dotted_reward]", "reward=v1.5", "sed=3"])
+    assert str(refused.value) == (
+        "reward.v1.5: a dot separates keys, so no key of v1.5 could be set; name it v1_5"
+    )

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from tandem.config.plugins import ADMITTED, list_files
 from tandem.config.targets import resolve
@@ -35,13 +35,13 @@ def list_left_out(node: object) -> list[str]:
     return [name for name in list_defaulted(str(node._get_node("_target_"))) if name not in node]
 
 
-def list_left_out_keys(cfg: DictConfig, key: str = "") -> Iterator[str]:
-    """All of a configuration, as they are written on the command line."""
-    node = OmegaConf.select(cfg, key) if key else cfg
-    yield from (f"{key}.{name}" for name in list_left_out(node))
+def list_left_out_keys(node: DictConfig, prefix: str = "") -> Iterator[str]:
+    """All of a configuration, as on the command line. `prefix`: the keys above a node in it."""
+    yield from (f"{prefix}{name}" for name in list_left_out(node))
     for name in node:
-        if is_open(node._get_node(name)):
-            yield from list_left_out_keys(cfg, f"{key}.{name}".lstrip("."))
+        inner = node._get_node(name)
+        if is_open(inner):
+            yield from list_left_out_keys(inner, f"{prefix}{name}.")
 
 
 def is_open(node: object) -> bool:

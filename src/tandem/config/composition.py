@@ -44,7 +44,13 @@ from tandem.config.registered import store_options
 from tandem.config.resolvers import register_resolvers
 from tandem.config.shared_recipes import choose_shared_recipe, is_shared
 from tandem.config.swaps import Numbers
-from tandem.config.values import as_argument, of_reward, refuse_deleted_key, refuse_unknown_key
+from tandem.config.values import (
+    as_argument,
+    of_reward,
+    refuse_deleted_key,
+    refuse_dotted_parts,
+    refuse_unknown_key,
+)
 from tandem.contracts import need_extra
 
 Compose = Callable[[Loader, Sequence[str]], Composition]
@@ -90,6 +96,7 @@ def _compose(given: Sequence[Override], compose: Compose, *, recorded: bool) -> 
         made = compose_choices(source, choices, compose)
     refuse_foreign_recipe(made, source, options)
     cfg = move_published_numbers(made.cfg)
+    refuse_dotted_parts(cfg)
     values = [of_reward(part, cfg) for part in given if part not in choices]
     for value in values:
         refuse_deleted_key(value, cfg, made.deleted)

@@ -12,7 +12,7 @@ from tandem.config.absent import any_of, list_bringing, list_functions_having, l
 from tandem.config.arguments import is_open, list_left_out, list_left_out_keys
 from tandem.config.entries import is_entry, is_open_mapping
 from tandem.config.names import ALIASES, ConfigError, nearest, unknown
-from tandem.config.overrides import Menu, refuse_wrong_options
+from tandem.config.overrides import TOGETHER, Menu, refuse_wrong_options
 from tandem.config.own_targets import conf_folder
 from tandem.config.plain import FILLED_IN
 
@@ -34,6 +34,17 @@ def of_reward(override: Override, base: DictConfig) -> Override:
         return override
     key = ".".join([group, name, "function", *filter(None, inner)])
     return replace(override, key_or_group=key)
+
+
+def refuse_dotted_parts(base: DictConfig) -> None:
+    """Raise for a part, such as a reward, in whose name a dot would separate keys."""
+    for group in TOGETHER:
+        for name in base.get(group) or ():
+            if "." in name:
+                raise ConfigError(
+                    f"{group}.{name}: a dot separates keys, so no key of {name} could be set; name "
+                    f"it {name.replace('.', '_')}"
+                )
 
 
 def refuse_deleted_key(override: Override, base: DictConfig, deleted: Mapping[str, str]) -> None:
