@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -34,7 +35,7 @@ def locate(path: str, *, key: str) -> str:
 
     `key` is the setting that a complaint names. Raises ValueError where it is neither.
     """
-    folder = Path(path).expanduser()
+    folder = Path(os.path.expanduser(path))
     if folder.is_dir():
         return str(folder)
     refuse_absent(path, key=key)
@@ -44,7 +45,7 @@ def locate(path: str, *, key: str) -> str:
 
 def refuse_absent(path: str, *, key: str) -> None:
     """Raise ValueError for a path that cannot be a name on the hub, and is no folder."""
-    folder = Path(path).expanduser()
+    folder = Path(os.path.expanduser(path))
     is_folder = folder.is_absolute() or path.startswith((".", "~")) or path.count("/") > 1
     if is_folder and not folder.is_dir():
         raise ValueError(f"{key}={path}: there is no such folder")
@@ -79,7 +80,7 @@ def refuse_pickles(path: str | Path, *, key: str, kind: str, part: str = "") -> 
 
     `kind`: library.class that would load them from the subfolder `part` of `path`.
     """
-    folder = Path(path).expanduser() / part
+    folder = Path(os.path.expanduser(path)) / part
     shards = [shard for file in folder.glob("*.safetensors.index.json") for shard in _shards(file)]
     if shards or any(folder.glob("*.safetensors")):
         found = sorted({shard for shard in shards if not shard.endswith(".safetensors")})

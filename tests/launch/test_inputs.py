@@ -54,6 +54,14 @@ def test_a_model_that_is_no_folder_is_named_by_its_whole_path(tmp_path, monkeypa
     check_places(compose(["model=hf", "model.path=Qwen/Qwen3-0.6B"]))  # the hub may have it
 
 
+@pytest.mark.parametrize(
+    "line", ["model=hf model.path='~nobody-here/x'", "data=folder data.path='~nobody-here/x'"]
+)
+def test_the_home_of_an_unknown_user_is_a_folder_that_is_not_there(line):
+    with pytest.raises(ConfigError, match="path=~nobody-here/x: there is no "):
+        read_inputs(compose(line.split()))
+
+
 def test_the_package_of_a_reward_is_asked_for_early(monkeypatch):
     monkeypatch.setattr("tandem.rewards.math_verify.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="reward=math_verify needs a package: pip install"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +35,7 @@ def _model(name: str) -> str | None:
     ]
     if own:
         return " or ".join(f"model={path.stem}" for path in own)
-    is_there = Path(name).expanduser().is_dir()
+    is_there = Path(os.path.expanduser(name)).is_dir()
     return f"model=hf model.path={name}" if is_there or NAME.fullmatch(name) else None
 
 
@@ -44,7 +45,7 @@ def _loads(preset: Path, name: str) -> bool:
 
 
 def _data(name: str) -> str | None:
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if (reader := READERS.get(path.suffix)) is not None:
         return f"data={reader} data.path={name}"
     if path.suffix in TABLES:

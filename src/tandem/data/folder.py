@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def folder(
     folder.
     Raises ValueError for a missing folder or one without a file `train`.
     """
-    place = Path(path).expanduser()
+    place = Path(os.path.expanduser(path))
     if not place.exists():
         raise ValueError(f"data.path={path}: there is no such folder{absolute_hint(place)}")
     if place.is_file():

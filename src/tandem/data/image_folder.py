@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def image_folder(
     `resize`, `held_out` and `max_size` are those of `jsonl`.
     Raises ValueError for a folder without a usable row, or with other splits but no `train`.
     """
-    place = Path(path).expanduser()
+    place = Path(os.path.expanduser(path))
     if not place.exists():
         raise ValueError(f"data.path={path}: there is no such folder or .tar{absolute_hint(place)}")
     if place.is_file() and place.suffix != SHARD:

@@ -4,6 +4,7 @@ fatal."""
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -110,7 +111,9 @@ def finisher(folder: Path, *, pictures: bool, resize: Resize) -> Callable[[Promp
 def _files(path: str, eval_path: str | None, test_path: str | None) -> dict[str, Path | None]:
     """The files of the splits by the key that names them."""
     named = {"data.path": path, "data.eval_path": eval_path, "data.test_path": test_path}
-    return {k: None if name is None else Path(name).expanduser() for k, name in named.items()}
+    return {
+        k: None if name is None else Path(os.path.expanduser(name)) for k, name in named.items()
+    }
 
 
 def assemble(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Set
 from itertools import chain
 from pathlib import Path
@@ -159,5 +160,5 @@ def check_places(cfg: DictConfig) -> None:
     for group in ("model", "reward"):
         for key, value in iterate_leaves(to_plain(cfg[group])):
             own = key.rpartition(".")[2] == "path" and str(value).startswith(HERE)
-            if own and not (place := Path(value).expanduser().absolute()).exists():
+            if own and not (place := Path(os.path.expanduser(value)).absolute()).exists():
                 raise ConfigError(f"{group}.{key}={value}: there is no {place}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class Teachers(ABC):
 
     def check_run(self, source: str) -> None:
         """Raise ValueError for the directory of a run that has not saved a model."""
-        place = Path(self.folders[source]).expanduser()
+        place = Path(os.path.expanduser(self.folders[source]))
         if (place / "config.yaml").is_file() and not (place / "model").is_dir():
             raise ValueError(
                 f"{self.as_override(source)}: there is no model/ in this run; finish it first: "
@@ -54,7 +55,7 @@ class Teachers(ABC):
 
 def weights_of(folder: str) -> Path:
     """The model/ of a run directory, or the folder itself."""
-    place = Path(folder).expanduser()
+    place = Path(os.path.expanduser(folder))
     return place / "model" if (place / "model").is_dir() else place
 
 

@@ -3,6 +3,7 @@ rankings, arXiv:2508.03789."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -103,7 +104,7 @@ def load_weights(
     if Path(weights).suffix != ".safetensors":
         raise ValueError(f"{KEY}.weights={weights} is not a .safetensors; use HPSv3.safetensors")
     with refusing_others(f"{KEY}.weights", weights):
-        found = load_file(Path(weights).expanduser())
+        found = load_file(Path(os.path.expanduser(weights)))
         head = [
             tuple(found[f"{HEAD}{n}.{x}"].float().to(hosting.place) for x in ("weight", "bias"))
             for n in LAYERS

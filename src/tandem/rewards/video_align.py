@@ -4,6 +4,7 @@ rankings, arXiv:2501.13918."""
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -165,7 +166,7 @@ def read_settings(given: str) -> tuple[float, dict[str, tuple[float, float]]]:
     Raises ValueError for a file without them.
     """
     try:
-        said = json.loads(Path(given).expanduser().read_text(encoding="utf-8"))
+        said = json.loads(Path(os.path.expanduser(given)).read_text(encoding="utf-8"))
         lora, known = said["peft_lora_config"], said["inference_config"]
         scale = lora["lora_alpha"] / lora["lora_r"] ** (0.5 if lora["use_rslora"] else 1)
         return scale, {name: (known[f"{name}_mean"], known[f"{name}_std"]) for name in RATED}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ class ServerOption(EngineOption):
 
     @property
     def writes_to(self) -> Path:
-        return Path(self.folder).expanduser()
+        return Path(os.path.expanduser(self.folder))
 
     @abstractmethod
     def command(self, served: Served, sampling: Sampling, lora: Lora | None) -> Command:

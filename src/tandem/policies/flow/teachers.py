@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +40,7 @@ class VelocityTeachers(Teachers):
             if (weights_of(folder) / TRANSFORMER).is_file():
                 continue
             self.check_run(source)
-            there = Path(folder).expanduser().is_dir()
+            there = Path(os.path.expanduser(folder)).is_dir()
             fault = f"there is no {TRANSFORMER} in it" if there else "there is no such folder"
             raise ValueError(
                 f"{self.as_override(source)}: {fault}; give the directory of a finished run of a "

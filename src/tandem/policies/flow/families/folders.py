@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +28,7 @@ def pipeline_folder(path: str | None, *, patterns: Sequence[str] = PATTERNS) -> 
     """
     if path is None:
         raise ValueError("model.path is null: set it to the folder of a diffusers pipeline")
-    folder = Path(path).expanduser()
+    folder = Path(os.path.expanduser(path))
     if not folder.is_dir():
         folder = from_hub(path, patterns)
     if not (folder / INDEX).is_file():
