@@ -580,6 +580,7 @@ WRONG = {
         "rollout.top_k=0"
     ),
     "rollout.temperature=0": ("rollout.temperature=0.0 makes all samples equal; set it above 0"),
+    "~reward.exact_match": "reward is missing: choose one of the options of conf/reward",
     "logger=wandb logger.wandb.entity=${oc.env:HOME}": (
         "logger.wandb.entity: only PROJECT_ROOT may be read from the environment"
     ),

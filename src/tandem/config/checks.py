@@ -236,8 +236,8 @@ def _bind(node: Any, where: str) -> Call:
 
 
 def _refuse_missing_groups(cfg: DictConfig) -> None:
-    for group in ("model", "dynamics", "rollout", "algorithm"):
-        if not isinstance(cfg.get(group), DictConfig):
+    for group in ("model", "dynamics", "rollout", "algorithm", "reward"):
+        if not isinstance(cfg.get(group), DictConfig) or cfg[group] == {}:
             raise ConfigError(f"{group} is missing: choose one of the options of conf/{group}")
 
 

@@ -17,7 +17,7 @@ import hydra
 
 from tandem.config.composition import conf_folder
 from tandem.config.own_targets import project_root
-from tandem.config.refusals import refusals
+from tandem.config.refusals import refusals, refusing
 from tandem.launch.command_line import Run, preflight
 from tandem.record.terminal import starting
 from tandem.sweep.words import Sweep
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> None:
         case Sweep():
             from tandem.sweep.launch import launch
 
-            with refusals():
+            with refusals(), refusing():
                 sys.exit(launch(asked, sys.argv))
         case Run():
             asked.start(train)

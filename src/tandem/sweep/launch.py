@@ -27,6 +27,7 @@ from tandem.config import ConfigError, check, compose
 from tandem.contracts import need_extra
 from tandem.record import durable
 from tandem.record.latest import point_latest
+from tandem.record.room import check_place
 from tandem.record.secrets import scrub_words
 from tandem.stop import INTERRUPTED, list_heard
 from tandem.sweep import status
@@ -49,8 +50,12 @@ MEANT: Mapping[status.State, str] = {
 
 
 def launch(sweep: Sweep, argv: Sequence[str]) -> int:
-    """Run what is missing, print the table of all runs, and return the command's exit code."""
+    """Run what is missing, print the table of all runs, and return the command's exit code.
+
+    Raises ValueError for a folder that cannot be written to, or that holds damaged files.
+    """
     refuse_what_cannot_be_searched(sweep)
+    check_place(sweep.folder, key="sweep_dir")
     jobs = sweep.jobs
     if sweep.dry_run:
         return FAILED if rehearse(sweep.folder, jobs) else 0
