@@ -17,12 +17,14 @@ from tandem.compare.comparison import Request, compare
 from tandem.compare.headline import write_headline, write_next
 from tandem.compare.table import Table
 from tandem.config import ConfigError, check, compose, configuration
+from tandem.launch.train import main as train
 from tandem.record.reading.runs import find, read
 from tandem.sweep import gpus, status
 from tandem.sweep.exit_reason import last_line, reason_of
 from tandem.sweep.job import Launch, Task, wait_and_report
 from tandem.sweep.launch import conclude, launch, list_hydra_overrides, make_environment
 from tandem.sweep.launch import configuration as told_of
+from tandem.sweep.status import SweepPlan
 from tandem.sweep.swept_values import find_one_that_runs
 from tandem.sweep.table import SweepSummary, summarise, write_headlines
 from tandem.sweep.words import name_job, parse_sweep
@@ -187,7 +189,15 @@ def test_the_table_is_read_from_folders_while_the_sweep_goes_on(tmp_path):
 DAMAGED = ["[" * 100_000, "[]", '"x"', "1", "\0", '{"jobs": [1]}', '{"overrides": 1}']
 
 
-@pytest.mark.parametrize("text", [*DAMAGED, '{"jobs": {"../x": []}, "commands": {}}'])
+PLANS = [
+    '{"jobs": {"../x": []}, "commands": {}}',
+    '{"jobs": {"x": [1]}, "commands": {}}',
+    '{"jobs": {}, "commands": ["x"]}',
+    '{"jobs": {}, "commands": {"x": 5}}',
+]
+
+
+@pytest.mark.parametrize("text", [*DAMAGED, *PLANS])
 def test_a_plan_that_cannot_be_read_is_refused_in_one_line(tmp_path, text):
     (tmp_path / "sweep.json").write_text(text)
     with pytest.raises(ValueError, match=r"it has no readable sweep\.json; give the folder of a"):
@@ -210,6 +220,40 @@ def test_a_damaged_start_or_log_of_a_run_is_refused_in_one_line(tmp_path, text):
         assert job.score is None and job.reason.startswith("metrics.jsonl has a line")
         start(tmp_path)
         assert status.read_job(tmp_path).reason == "the sweep was killed during this run"
+
+
+@pytest.mark.parametrize(
+    "other", [{"code": []}, {"overrides": [1, 2]}, {"reason": 5}, {"seconds": "x"}, {"pid": None}]
+)
+def test_a_start_with_a_value_of_another_type_is_damaged(tmp_path, other):
+    start(tmp_path, code=0)
+    whole = json.loads((tmp_path / "job.json").read_text())
+    (tmp_path / "job.json").write_text(json.dumps(whole | other))
+    with pytest.raises(ValueError, match=r"job\.json is damaged; restore a complete copy, or"):
+        status.read_start(tmp_path)
+
+
+def test_a_command_of_another_s_sweep_does_not_control_the_terminal(tmp_path):
+    plan = SweepPlan(commands={"x\x1b[31m": ["a"]}, jobs={"a": []})
+    said = summarise(tmp_path, plan).text(80)
+    assert "\n    x [31m" in said and "\x1b" not in said
+
+
+@pytest.mark.parametrize("dry_run", ["true", "false"])
+def test_a_folder_that_a_sweep_cannot_use_is_refused_in_one_line(tmp_path, capsys, dry_run):
+    file, folder, run = (tmp_path / name for name in ("file", "damaged", "damaged/seed=0"))
+    run.mkdir(parents=True)
+    for damaged in (file, folder / "sweep.json", run / "job.json"):
+        damaged.write_text("{")
+    said = {file: f"sweep_dir={file}: {file} is a file; give a directory"}
+    said[folder] = f"{folder}: it has no readable sweep.json; give the folder of a sweep"
+    if dry_run == "true":
+        again = f"restore a complete copy, or remove {run} to run it again"
+        said[folder] = f"{run}/job.json is damaged; {again}"
+    for place, line in said.items():
+        with pytest.raises(SystemExit) as ended:
+            train(["-m", "seed=0,1", f"sweep_dir={place}", f"dry_run={dry_run}"])
+        assert (ended.value.code, capsys.readouterr().err) == (2, f"{line}\n")
 
 
 def test_a_launch_answers_for_its_own_runs_and_the_folder_keeps_all_that_was_planned(

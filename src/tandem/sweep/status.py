@@ -21,6 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Literal
 
+from tandem.config.binding import bind_call
+from tandem.config.building import make
 from tandem.record import durable
 from tandem.record.finished import completed_iterations
 from tandem.record.foreign import UNREADABLE, plain, read_object
@@ -105,7 +107,7 @@ def read_plan(folder: Path) -> SweepPlan:
         read_planned(folder / PLAN)  # refuses names of other folders
         kept = read_object(folder / PLAN, "jobs", "commands")
         jobs = {name: present_overrides(words) for name, words in (kept.pop("jobs") or {}).items()}
-        return SweepPlan(jobs=jobs, **kept)
+        return make(bind_call(SweepPlan, kept | {"jobs": jobs}, PLAN, partial=False))
     except UNREADABLE as error:
         raise ValueError(
             f"{folder}: it has no readable {PLAN}; give the folder of a sweep"
@@ -128,7 +130,8 @@ def read_start(folder: Path) -> Start | None:
         return None
     try:
         kept = read_object(path, "overrides")
-        return Start(**kept | {"overrides": present_overrides(kept["overrides"])})
+        own = kept | {"overrides": present_overrides(kept["overrides"])}
+        return make(bind_call(Start, own, JOB, partial=False))
     except UNREADABLE as error:
         raise ValueError(
             plain(f"{path} is damaged; restore a complete copy, or remove {folder} to run it again")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tandem.compare.table import Table
 from tandem.compare.text_table import fill, fit_table
+from tandem.record.foreign import plain
 from tandem.record.reading.runs import find, read_all
 from tandem.sweep.status import Job, SweepPlan, read_jobs
 
@@ -39,7 +40,7 @@ class SweepSummary:
     def text(self, width: int) -> str:
         """The summary for a terminal of `width` columns; commands are not wrapped."""
         lines = [line for note in self.notes for line in note.split("\n\n")]
-        said = [line if line.startswith(" ") else fill(line, width) for line in lines]
+        said = [plain(line) if line.startswith(" ") else fill(line, width) for line in lines]
         return "\n\n".join([fit_table(self.table, width), *said])
 
 
