@@ -16,6 +16,7 @@ from sweep.written_trials import Runs, go, near_1e_4
 from tandem.config import ConfigError
 from tandem.sweep import status
 from tandem.sweep.job import make_task
+from tandem.sweep.locks import try_lock
 from tandem.sweep.search import JOURNAL, LOCK
 from tandem.sweep.trials import Asked, next_step
 
@@ -129,7 +130,7 @@ def test_the_next_step_chooses_what_was_found_or_says_that_it_does_not(metric, d
 def test_what_a_search_refuses_is_one_line(tmp_path):
     (tmp_path / "sweep").mkdir()
     with (tmp_path / "sweep" / LOCK).open("a") as file:
-        assert status.try_lock(file)
+        assert try_lock(file)
         done = subprocess.run(
             [sys.executable, str(TOY), "sweep", "crash,guard", "hydra/sweeper=search"],
             cwd=tmp_path, text=True, capture_output=True, timeout=120,

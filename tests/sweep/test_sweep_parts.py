@@ -1,10 +1,13 @@
 """The sweep of a command line: its values, the places of its runs, and their reported ends."""
 
+import errno
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -19,6 +22,7 @@ from tandem.compare.table import Table
 from tandem.config import ConfigError, check, compose, configuration
 from tandem.launch.train import main as train
 from tandem.record.reading.runs import find, read
+from tandem.record.reading.states import is_locked
 from tandem.sweep import gpus, status
 from tandem.sweep.exit_reason import last_line, reason_of
 from tandem.sweep.job import Launch, Task, wait_and_report
@@ -254,6 +258,27 @@ def test_a_folder_that_a_sweep_cannot_use_is_refused_in_one_line(tmp_path, capsy
         with pytest.raises(SystemExit) as ended:
             train(["-m", "seed=0,1", f"sweep_dir={place}", f"dry_run={dry_run}"])
         assert (ended.value.code, capsys.readouterr().err) == (2, f"{line}\n")
+
+
+def test_on_a_file_system_without_locks_a_sweep_runs_and_a_run_is_not_locked(
+    tmp_path, monkeypatch, caplog
+):
+    def refused(file, how):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "a,b")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # read again
+    status.write_plan(tmp_path, "python train.py -m x=1", {"a": [], "b": []})
+    for name in ("a", "b"):
+        with status.lock_folder(tmp_path / name) as lock:
+            assert lock is not None
+        assert not is_locked(tmp_path / name)
+    said = "cannot be locked (Function not implemented); start no second launch of these runs"
+    assert [record.getMessage() for record in caplog.records] == [f"files {said}"]
+    with gpus.share(3, 1) as share:  # in turn: all would lock the first one
+        assert share == gpus.Share(environment={"CUDA_VISIBLE_DEVICES": "b"}, held=())
 
 
 def test_a_launch_answers_for_its_own_runs_and_the_folder_keeps_all_that_was_planned(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from tandem.processes import is_private, read_own_mode
-from tandem.sweep.status import try_lock
+from tandem.sweep.locks import try_lock
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ def _free(seen: list[str], wanted: int, stack: ExitStack) -> dict[str, IO]:
     found: dict[str, IO] = {}
     for name in seen:
         file = stack.enter_context((folder / re.sub(r"[^\w-]", "_", name)).open("a"))
-        if len(found) < wanted and try_lock(file):
+        if len(found) < wanted and try_lock(file, without_locks=False):
             found[name] = file
     return found
 

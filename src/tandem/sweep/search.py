@@ -22,6 +22,7 @@ from optuna.trial import Trial, TrialState
 from tandem.config.names import ConfigError
 from tandem.sweep import space, status
 from tandem.sweep.job import LAUNCH, Launch, make_task, restore_word
+from tandem.sweep.locks import try_lock
 from tandem.sweep.trials import Asked, best, complete, tell
 
 JOURNAL, LOCK = "search.journal", "search.lock"
@@ -55,7 +56,7 @@ def close_abandoned(folder: Path) -> Iterator[None]:
     Raises ConfigError while another launch is searching.
     """
     with (folder / LOCK).open("a") as file:
-        if not status.try_lock(file):
+        if not try_lock(file):
             raise ConfigError(f"another launch is searching in {folder}; wait until it has ended")
         yield
 

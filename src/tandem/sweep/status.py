@@ -33,6 +33,7 @@ from tandem.record.reading.states import JOB, LOCK, is_locked
 from tandem.record.secrets import scrub, scrub_words
 from tandem.settings.renamed import present_overrides
 from tandem.stop import INTERRUPTED
+from tandem.sweep.locks import try_lock
 
 PLAN_LOCK = "sweep.lock"
 LOG = "output.log"
@@ -88,7 +89,8 @@ def write_plan(folder: Path, command: str, jobs: Mapping[str, Sequence[str]] | N
         jobs={name: scrub_overrides(job) for name, job in (jobs or {}).items()},
     )
     with (folder / PLAN_LOCK).open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        with suppress(OSError):  # the file system has no locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
         whole = own if not (folder / PLAN).exists() else _add_plan(folder, read_plan(folder), own)
         durable.replace(folder / PLAN, json.dumps(asdict(whole), indent=1).encode())
     return own
@@ -157,15 +159,6 @@ def lock_folder(folder: Path) -> Iterator[IO | None]:
         if not try_lock(file):
             time.sleep(GLANCE)  # another process may only be checking the lock
         yield file if try_lock(file) else None
-
-
-def try_lock(file: IO) -> bool:
-    """Whether the lock was taken. It is held until every process that shares the file closes it."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def read_jobs(folder: Path, plan: SweepPlan) -> list[Job]:

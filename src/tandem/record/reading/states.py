@@ -39,15 +39,17 @@ def is_working(folder: Path) -> bool | None:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process holds the lock of this folder."""
+    """Whether a process holds the lock of this folder; False on a file system without locks."""
     check_file(folder / LOCK, JSON_BYTES)
     try:
-        with (folder / LOCK).open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        file = (folder / LOCK).open("rb")
     except FileNotFoundError:
         return False
-    except BlockingIOError:
-        return True
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            return isinstance(error, BlockingIOError)
     return False
 
 
