@@ -105,6 +105,29 @@ def test_processes_need_one_directory_for_all(srun, monkeypatch):
     join_ranks(TWO, (), resumed=True)  # in the directory that resume= names
 
 
+def test_an_evaluation_is_one_process(srun, monkeypatch):
+    said = (
+        r"^evaluate=true is one process on one device, but 2 were started; leave torchrun"
+    )
+    for task in (0, 1):
+        srun(tasks=2, task=task, local=task)
+        with pytest.raises(ConfigError, match=said):
+            join_ranks(TWO, HERE, resumed=True, evaluates=True)
+    monkeypatch.setenv("RANK", "1")  # as set by torchrun
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match=said):
+        join_ranks(ONE, HERE, resumed=True, evaluates=True)
+    monkeypatch.delenv("RANK")
+    join_ranks(ONE, (), resumed=False, evaluates=True)  # one task of many that run for themselves
+
+
+def test_tasks_of_no_known_node_are_one_line_with_the_flag(srun):
+    srun(tasks=4, task=0)
+    del os.environ["SLURM_NTASKS_PER_NODE"]  # srun --ntasks=4, which Lightning refuses
+    with pytest.raises(ConfigError, match=r"^srun --ntasks=4: write --ntasks-per-node=2"):
+        join_ranks(FOUR, HERE, resumed=False)
+
+
 def test_others_wait_until_the_first_rank_has_made_it(tmp_path, monkeypatch):
     place = tmp_path / "made"
     make_on_first(place, place.mkdir, patience=None)

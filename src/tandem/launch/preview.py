@@ -48,7 +48,8 @@ def preview(
     fill_in(cfg, run_dir, overrides)
     settings = check(cfg) if settings is None else settings
     if job == "train":
-        join_ranks(settings.trainer, overrides, resumed=cfg.resume is not None)
+        resumed, evaluates = cfg.resume is not None, settings.evaluate
+        join_ranks(settings.trainer, overrides, resumed=resumed, evaluates=evaluates)
     start = check_start(cfg)
     if not settings.estimate:  # which may be for another machine
         check_accelerator(settings.trainer)

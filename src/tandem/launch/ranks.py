@@ -16,11 +16,14 @@ NUMBERED = {"RANK", "NODE_RANK"}  # set by torchrun, or by a script on each node
 PAUSE = 0.2  # seconds between two checks for the work of the first rank
 
 
-def join_ranks(devices: Devices, overrides: Sequence[str], *, resumed: bool) -> None:
+def join_ranks(
+    devices: Devices, overrides: Sequence[str], *, resumed: bool, evaluates: bool = False
+) -> None:
     """Set torch's environment variables for a process of srun, and agree on one directory.
 
     Raises:
-        ConfigError: numbers of tasks and ranks differ, or there is no shared `run_dir`.
+        ConfigError: numbers of tasks and ranks differ, there is no shared `run_dir`, or several
+            processes would each evaluate the run and write the same files.
     """
     if tasks := tasks_of_srun(devices):
         if tasks != ranks_of(devices):
@@ -29,10 +32,20 @@ def join_ranks(devices: Devices, overrides: Sequence[str], *, resumed: bool) -> 
                 f"trainer.num_nodes={devices.num_nodes} mean {ranks_of(devices)} ranks; set "
                 "srun --ntasks-per-node to trainer.devices, or start one task"
             )
+        if "SLURM_NTASKS_PER_NODE" not in os.environ:
+            raise ConfigError(
+                f"srun --ntasks={tasks}: write --ntasks-per-node={tasks // devices.num_nodes}, as "
+                "Lightning must know which tasks share a node"
+            )
         os.environ["RANK"] = os.environ["SLURM_PROCID"]
         os.environ["LOCAL_RANK"] = os.environ["SLURM_LOCALID"]
         os.environ["WORLD_SIZE"] = str(tasks)
     together = int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+    if together > 1 and evaluates:
+        raise ConfigError(
+            f"evaluate=true is one process on one device, but {together} were started; leave "
+            "torchrun or srun out"
+        )
     named = any(word.lstrip("+").startswith("run_dir=") for word in overrides)
     if together > 1 and not named and not resumed:
         raise ConfigError(
