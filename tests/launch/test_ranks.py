@@ -106,9 +106,7 @@ def test_processes_need_one_directory_for_all(srun, monkeypatch):
 
 
 def test_an_evaluation_is_one_process(srun, monkeypatch):
-    said = (
-        r"^evaluate=true is one process on one device, but 2 were started; leave torchrun"
-    )
+    said = r"^evaluate=true is one process on one device, but 2 were started; leave torchrun"
     for task in (0, 1):
         srun(tasks=2, task=task, local=task)
         with pytest.raises(ConfigError, match=said):

@@ -20,12 +20,15 @@ from tandem.compare.comparison import Request, compare
 from tandem.compare.headline import write_headline, write_next
 from tandem.compare.table import Table
 from tandem.config import ConfigError, check, compose, configuration
+from tandem.launch.devices import tasks_of_srun
 from tandem.launch.train import main as train
 from tandem.record.reading.runs import find, read
 from tandem.record.reading.states import is_locked
+from tandem.settings.settings import Devices
 from tandem.sweep import gpus, status
 from tandem.sweep.exit_reason import last_line, reason_of
 from tandem.sweep.job import Launch, Task, wait_and_report
+from tandem.sweep.job import make_environment as environment_of_run
 from tandem.sweep.launch import conclude, launch, list_hydra_overrides, make_environment
 from tandem.sweep.launch import configuration as told_of
 from tandem.sweep.status import SweepPlan
@@ -372,6 +375,25 @@ def test_a_dry_run_checks_every_combination_and_starts_nothing(tmp_path, capsys)
     assert (
         parse_sweep(command, multirun=True).folder == parse_sweep(command[:2], multirun=True).folder
     )
+
+
+def test_a_run_of_a_sweep_is_no_task_of_the_srun_that_started_the_sweep(monkeypatch):
+    """It starts its own ranks, and would wait for ever for the other tasks."""
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "TORCHELASTIC"))]:
+        monkeypatch.delenv(name)
+    two = Devices(devices=2, num_nodes=1, strategy="ddp", accelerator="cpu", precision="32-true")
+    slurm = {"NTASKS": "2", "NTASKS_PER_NODE": "2", "PROCID": "0", "LOCALID": "0", "JOB_ID": "7"}
+    for name, value in slurm.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    assert tasks_of_srun(two) == 2
+    order = Launch(
+        id="a", folder="", cwd="", program="", shared=[], spelled={}, jobs=1, gpus=0
+    )  # fmt: skip
+    task = Task(launch=order, number=0, own=["seed=0"])
+    own = environment_of_run(task, gpus.Share(environment={}, held=()))
+    monkeypatch.setattr(os, "environ", own)
+    assert tasks_of_srun(two) == 0
+    assert own["SLURM_JOB_ID"] == "7"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Shares of a machine's GPUs for runs that share the machine."""
+"""Devices of runs that share a machine: each has GPUs, and ranks, of its own."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from typing import IO
 from tandem.processes import is_private, read_own_mode
 from tandem.sweep.locks import try_lock
 
+# With these a run would be one rank of several, and wait for others that never come.
+OF_TASK = ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_PROCID", "SLURM_LOCALID")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 log = logging.getLogger(__name__)
 
@@ -47,6 +49,11 @@ def share(number: int, wanted: int | None) -> Iterator[Share]:
         chosen = list(free) if len(free) == wanted else turn
         held = tuple(free.values()) if len(free) == wanted else ()
         yield Share(environment={VISIBLE: ",".join(chosen)}, held=held)
+
+
+def leave_tasks() -> dict[str, str]:
+    """The environment for a process that is not one of srun's tasks, as this one may be."""
+    return {name: value for name, value in os.environ.items() if name not in OF_TASK}
 
 
 def visible() -> list[str]:

@@ -188,7 +188,7 @@ def start_process(task: Task, share: Share, lock: IO) -> subprocess.Popen:
 def make_environment(task: Task, share: Share) -> dict[str, str]:
     """The environment of a run: its devices, its threads, and what the launch passes on."""
     own = task.launch.environment
-    return os.environ | own | LOUD | share.environment
+    return gpus.leave_tasks() | own | LOUD | share.environment
 
 
 def list_words(task: Task) -> list[str]:

@@ -26,7 +26,7 @@ from tandem.config.targets import resolve
 from tandem.contracts import facts_of
 from tandem.record import durable
 from tandem.record.reading import runs
-from tandem.sweep import status
+from tandem.sweep import gpus, status
 from tandem.sweep.job import Launch, Task, finish_job, name_launch
 from tandem.sweep.launch import listen_for_stop
 from tandem.sweep.table import OPEN
@@ -180,6 +180,7 @@ def run_test(task: Task, metric: str) -> float | None:
             subprocess.run(
                 [sys.executable, task.launch.program, *words],
                 cwd=task.launch.cwd,
+                env=gpus.leave_tasks(),
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=subprocess.STDOUT,
