@@ -166,6 +166,18 @@ def test_a_search_that_cannot_be_is_refused_before_anything_runs(tmp_path):
             "hydra.sweeper.n_trials=0: must be positive"
         ),
     }
+    wrong = {
+        "n_trials=abc": "hydra.sweeper.n_trials: expected int, got 'abc'",
+        "n_trials=null": "hydra.sweeper.n_trials: expected int, got null",
+        "n_trials=2.5": "hydra.sweeper.n_trials: expected int, got 2.5",
+        "at_once=2.5": "hydra.sweeper.at_once: expected int, got 2.5",
+        "seed=x": "hydra.sweeper.seed: expected int, got 'x'",
+        "seed=-1": "hydra.sweeper.seed=-1: must not be negative",
+        "metric=[a]": 'hydra.sweeper.metric: expected str or null, got ["a"]',
+        "direction=up": "hydra.sweeper.direction: expected 'maximize' or 'minimize', got 'up'",
+    }
+    for word, said in wrong.items():
+        refused["hydra/sweeper=search", "iterations=1,2", f"hydra.sweeper.{word}"] = said
     for words, said in refused.items():
         sweep = parse_sweep([*words, f"sweep_dir={tmp_path}/sweep"], multirun=True)
         with pytest.raises(ConfigError) as error:

@@ -19,6 +19,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import Trial, TrialState
 
+from tandem.config.binding import bind_call
 from tandem.config.names import ConfigError
 from tandem.sweep import space, status
 from tandem.sweep.job import LAUNCH, Launch, make_task, restore_word
@@ -32,7 +33,9 @@ LaunchRows = Callable[[Sequence[Sequence[str]], int], None]  # overrides of each
 
 def check(numbers: DictConfig, arguments: Sequence[str]) -> None:
     """Raises ConfigError for invalid numbers or an invalid space, before any run starts."""
-    Asked(**{field.name: numbers[field.name] for field in fields(Asked)})
+    whole = OmegaConf.to_container(numbers, resolve=True)
+    given = {field.name: whole[field.name] for field in fields(Asked)}
+    bind_call(Asked, given, "hydra.sweeper", partial=False)
     space.read(arguments)
 
 

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
 import numpy as np
 import optuna
@@ -13,31 +14,22 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from tandem.compare.scores import is_of_evaluation, is_score
 from tandem.config.names import ConfigError, nearest
+from tandem.contracts.bounds import at_least, positive
 from tandem.record.reading import runs
 from tandem.sweep import space, status
 from tandem.sweep.job import Launch, Task, restore_word
 from tandem.sweep.status import Job
-
-DIRECTIONS = ("maximize", "minimize")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """The numbers of a search."""
 
-    n_trials: int
-    at_once: int
-    seed: int
-    direction: str
+    n_trials: Annotated[int, positive]
+    at_once: Annotated[int, positive]
+    seed: Annotated[int, at_least(0)]
+    direction: Literal["maximize", "minimize"]
     metric: str | None  # None: the headline of a run
-
-    def __post_init__(self) -> None:
-        for name, number in (("n_trials", self.n_trials), ("at_once", self.at_once)):
-            if number < 1:
-                raise ConfigError(f"hydra.sweeper.{name}={number}: must be positive")
-        if self.direction not in DIRECTIONS:
-            either = " or ".join(DIRECTIONS)
-            raise ConfigError(f"hydra.sweeper.direction={self.direction}: write {either}")
 
 
 def complete(study: optuna.Study) -> list[FrozenTrial]:
