@@ -19,6 +19,7 @@ from tandem.config.help_topics import find_key
 from tandem.config.options_in_use import list_options_in_use
 from tandem.config.plain import FILLED_IN
 from tandem.config.refusals import refusals
+from tandem.config.resume import find_resumed_run
 from tandem.config.values import list_keys
 from tandem.launch.command_line import help_of, preflight
 from tandem.sweep.swept_values import TRIES, combine
@@ -452,3 +453,26 @@ def test_a_run_directory_that_is_a_file_is_refused_before_hydra_makes_it(tmp_pat
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"^run_dir=.*/file is a file; give a directory$"):
         preflight(["train.py", f"run_dir={tmp_path}/file"])
+
+
+def test_a_home_is_expanded_wherever_a_folder_is_named(tmp_path, monkeypatch):
+    """On a command line, which a refusal tells to quote it, and in the file of an experiment."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    study = tmp_path / "homely" / "conf" / "experiment"
+    study.mkdir(parents=True)
+    (tmp_path / "homely" / "__init__.py").touch()
+    (study / "home.yaml").write_text("# @package _global_\ncache_dir: ~/cache\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["plugins=[homely]", "experiment=home", "run_dir='~/one'", "continue_from='~/two'"]
+    run = preflight(["train.py", *words])
+    assert run.job.hydra.run.dir == run.cfg.run_dir == f"{tmp_path}/one"
+    assert (run.cfg.cache_dir, run.cfg.continue_from) == (f"{tmp_path}/cache", f"{tmp_path}/two")
+    sweep = parse_sweep(["seed=0,1", "sweep_dir='~/three'"], multirun=True)
+    assert sweep.folder == tmp_path / "three"
+    assert find_resumed_run(["resume='~/four'"]) == tmp_path / "four"
+
+
+def test_the_cache_of_a_resumed_run_may_be_at_home(run_dir, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    resumed = [f"resume={quote(run_dir)}", "cache_dir='~/cache'"]
+    assert configuration(resumed).cache_dir == f"{tmp_path}/cache"

@@ -31,6 +31,7 @@ from tandem.config.loading import (
 from tandem.config.names import ConfigError, unknown
 from tandem.config.overrides import (
     Menu,
+    expand_homes,
     is_choice,
     list_options,
     parse,
@@ -104,6 +105,7 @@ def _compose(given: Sequence[Override], compose: Compose, *, recorded: bool) -> 
     with _reword_errors():
         added = [as_argument(value, cfg) for value in values]
         ConfigLoaderImpl._apply_overrides_to_config(added, cfg)
+    expand_homes(cfg)
     with open_dict(cfg):
         cfg.choices = list_choices(made.choices, options) | dict(_list_left_out(made))
         typed = {value.key_or_group for value in values}

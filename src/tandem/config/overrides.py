@@ -16,9 +16,10 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.default_element import GroupDefault
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, QuotedString
 from hydra.errors import OverrideParseException
 from hydra.plugins.config_source import ConfigSource
+from omegaconf import DictConfig
 
 from tandem.config.files import Read
 from tandem.config.meant import is_path, suggest
@@ -32,6 +33,8 @@ TOGETHER = ("reward", "logger", "callbacks", "sweep")
 # Groups whose folders sort their options; a folder of another group is a group of its own.
 SORTED = ("experiment", "recipe")
 
+PLACES = ("run_dir", "sweep_dir", "cache_dir", "resume", "continue_from")  # folders of runs
+
 SEARCHED = "hydra.searchpath"
 
 Menu = Mapping[str, Sequence[str]]  # group, with slashes -> its options
@@ -44,7 +47,8 @@ def parse(overrides: Sequence[str]) -> list[Override]:
         if (new := present_override(word)) != word:
             raise ConfigError(f"{word} was renamed to {new}")
     try:
-        return [_read_count(part) for part in OverridesParser.create().parse_overrides(overrides)]
+        parts = OverridesParser.create().parse_overrides(overrides)
+        return [_expand_home(_read_count(part)) for part in parts]
     except OverrideParseException as error:
         form = (
             "write key=value, e.g. seed=3; quote values that hold spaces, commas, brackets or ~, "
@@ -65,6 +69,20 @@ def _read_count(part: Override) -> Override:
     if whole and re.fullmatch(r"\d+e\+?\d+", part.input_line.partition("=")[2], re.I):
         return replace(part, _value=int(part._value))
     return part
+
+
+def _expand_home(part: Override) -> Override:
+    """The override with the home directory in place of ~, which a shell leaves in quotes."""
+    is_place = part.key_or_group in PLACES and isinstance(part._value, QuotedString)
+    return replace(part, _value=os.path.expanduser(part.value())) if is_place else part
+
+
+def expand_homes(cfg: DictConfig) -> None:
+    """Replace ~ in the places that files name."""
+    for name in PLACES:
+        text = cfg._get_node(name)._value()  # possibly with interpolations
+        if str(text).startswith("~"):
+            cfg[name] = os.path.expanduser(text)
 
 
 def refuse_other_folders(given: Sequence[Override]) -> None:
