@@ -136,6 +136,13 @@ def drift_can_be_seen(case: Case) -> Iterator[str]:
         )
 
 
+def demonstrations_come_alone(case: Case) -> Iterator[str]:
+    """There is one demonstration per prompt: group_size is 1."""
+    size = case.plan.group_size
+    if "demonstrations" in case.strategy.reads and size != 1:
+        yield f"group_size={size}: there is one demonstration per prompt; set group_size=1"
+
+
 RULES = (
     staleness_is_paid_once,
     what_is_given_has_no_sampler,
@@ -147,4 +154,5 @@ RULES = (
     given_rows_have_no_samples,
     entropy_is_known,
     drift_can_be_seen,
+    demonstrations_come_alone,
 )

@@ -53,13 +53,6 @@ def whole_samples_are_weighed_as_such(case: Case) -> Iterator[str]:
         yield f"{case.option('weights')}: {name_of(loss)} has {what}; {wanted}"
 
 
-def demonstrations_come_alone(case: Case) -> Iterator[str]:
-    """There is one demonstration per prompt: group_size is 1."""
-    size = case.plan.group_size
-    if "demonstrations" in case.strategy.reads and size != 1:
-        yield f"group_size={size}: there is one demonstration per prompt; set group_size=1"
-
-
 def averaging_losses_see_whole_updates(case: Case) -> Iterator[str]:
     """A loss that averages over an update needs the whole update in one pass."""
     if case.loss_facts.averages:
@@ -246,7 +239,6 @@ RULES = (
     the_policy_learns_at_last,
     minibatches_have_a_group_each,
     whole_samples_are_weighed_as_such,
-    demonstrations_come_alone,
     averaging_losses_see_whole_updates,
     state_is_kept_by_advantages,
     a_run_has_a_directory_of_its_own,

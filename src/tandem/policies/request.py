@@ -36,12 +36,10 @@ class Request:
 
     sampling: Sampling | FlowSampling | ChainSampling  # options of training samples
     needs: frozenset[str] = frozenset()  # fields that the algorithm reads
-    objective: Literal["policy_gradient", "denoising", "any", "distillation", "matching"] = (
-        "any"  # algorithm.objective
-    )
-    timesteps: Regression = (
-        BY_ITSELF  # algorithm.timestep_sampling: noise levels of finished images
-    )
+    # algorithm.objective
+    objective: Literal["policy_gradient", "denoising", "any", "distillation", "matching"] = "any"
+    # algorithm.timestep_sampling: noise levels of finished images
+    timesteps: Regression = BY_ITSELF
     likelihood: Callable | None = None  # algorithm.likelihood of masked texts; None: `path`
     epochs: int = 1  # passes over the rows of an iteration
     seed: int = 0  # of the run; seeds new adapters and critics, and the choice of random steps
@@ -53,9 +51,8 @@ class Request:
     precision: Precision = FULL  # of forward passes
     offload: frozenset[str] = frozenset()  # parts that are in host memory while unused
     awaits_weights: bool = False  # `shard` brings the first rank's; a policy may read its own
-    environment: Environment | Mixture | None = (
-        None  # answers between moves; None: there is a single move
-    )
+    # Answers between moves; None: there is a single move.
+    environment: Environment | Mixture | None = None
     # For samples of several segments: by name, the fields that only other segments need; and the
     # segments that are not trained.
     unread: Mapping[str, frozenset[str]] = field(default_factory=dict)

@@ -71,9 +71,8 @@ class EngineOption(ABC):
 
     samples: ClassVar[Literal["tokens", "flow"]] = "tokens"  # the kind of policy it serves
     sleeps: ClassVar[bool] = False  # frees the accelerator's memory during training
-    shares_weights: ClassVar[bool] = (
-        False  # samples from the trained weights themselves, so none are sent
-    )
+    # Samples from the trained weights themselves, so none are sent.
+    shares_weights: ClassVar[bool] = False
     reports_entropy: ClassVar[bool] = False  # of the distribution that each token was sampled from
     # Reads images: its prompts are `PromptIds`, with `images` among their tokens.
     sees: ClassVar[bool] = False

@@ -71,9 +71,8 @@ class FlowSampling:
     storage: Storage = "float32"  # dtype of the states recorded for training
     weights: str = LIVE  # live, or the name of a snapshot that samples
     weights_from: int = 0  # updates until which the live weights sample instead
-    max_rows: Annotated[int, at_least(1)] = (
-        64  # rows of one forward pass: more take memory, and less time
-    )
+    # Rows of one forward pass: more take memory, and less time.
+    max_rows: Annotated[int, at_least(1)] = 64
     staleness: Annotated[int, at_least(0)] = 0  # iterations that samples may be ahead of training
     # exact: the iteration's own rows; ready: any complete rows.
     order: Literal["exact", "ready"] = "exact"
