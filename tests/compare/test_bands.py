@@ -13,6 +13,7 @@ from tandem.compare.__main__ import main
 from tandem.compare.bands import describe_judged, table_judged
 from tandem.record.reading.runs import find, read
 from tandem.record.reading.variants import group_runs
+from tandem.record.run_record import RunRecord
 
 METRIC = "eval/accuracy"
 SPREAD = 0.03
@@ -100,6 +101,29 @@ def mark_as_solved(folder):
     """As training marks the last line."""
     log = folder / "metrics.jsonl"
     log.write_text(log.read_text().rstrip().removesuffix("}") + ', "guards/solved": 5}\n')
+
+
+@pytest.mark.parametrize("end", [30, 33, 38, 50])
+def test_a_run_is_judged_where_the_last_seed_ended_between_two_evaluations(tmp_path, end):
+    for seed in range(10):
+        solve(tmp_path / "runs" / str(seed), seed=seed, end=30 if seed else 33)
+    runs = [read(path) for path in find([tmp_path / "runs"])]
+    expected_bands.save(tmp_path, group_runs(runs), METRIC)
+    kept = expected_bands.load(tmp_path)
+    assert kept.variants[0].band.x.tolist() == [0, 10, 20, 30, 33]
+    found = bands.judge(read(solve(tmp_path / "new", seed=99, end=end)), kept)
+    assert found.holds and describe_judged(found) == "inside at all 4 points"
+
+
+def solve(folder, *, seed, end):
+    """A run that is evaluated at every tenth iteration, and where it ended."""
+    own = curve(seed)
+    write_run(folder, own[: end // 10 + 1], seed=seed, every=10, iterations=50)
+    if end % 10:
+        last = np.interp(end / 10, range(6), own)
+        RunRecord(folder).write(end, {METRIC: last}, {})
+    mark_as_solved(folder)
+    return folder
 
 
 def test_a_run_belongs_to_the_variant_of_its_configuration(tmp_path, kept):

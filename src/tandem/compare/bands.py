@@ -60,6 +60,9 @@ def judge(run: Run, experiment: Experiment) -> Judged:
     values = np.array([at.get(own, math.nan) for own in x.tolist()])
     if run.is_finished and len(curve.x):  # one that ended early goes on as seeds of the band do
         values[x > curve.x[-1]] = curve.y[-1]
+    # The last point may be where a seed ended early, between the evaluations of others.
+    if len(curve.x) and (x[-1:] < curve.x[-1]).any():
+        values[-1:] = np.interp(x[-1:], curve.x, curve.y)
     return Judged(run=run, expected=nearest, against=against, unknown=unknown, values=values)
 
 
