@@ -94,6 +94,8 @@ def test_a_warm_start_is_not_typed_beside_weights_to_continue_from(tmp_path, sta
         return
     with pytest.raises(ConfigError, match="trains weights to begin with, and continue_from="):
         check_start(cfg)
+    cfg.resume = str(tmp_path)  # of an earlier version, which dropped the warm start
+    assert check_start(cfg) is None
 
 
 def test_a_warm_start_of_nothing_is_refused():

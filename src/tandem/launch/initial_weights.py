@@ -49,7 +49,8 @@ def check_start(cfg: DictConfig, *, recorded: bool = False) -> DictConfig | None
     check_teachers(cfg)
     check_machine(cfg)
     if cfg.continue_from is not None:
-        refuse_two_starts(cfg)
+        if cfg.resume is None:  # earlier versions dropped the warm start
+            refuse_two_starts(cfg)
         finished_model(run := Path(cfg.continue_from))
         if quantized_keys(cfg):
             refuse_rounding_again(cfg, read_run(run), f"continue_from={run}")
