@@ -167,6 +167,15 @@ def test_every_iteration_is_one_row_with_its_samples_and_any_axis_can_be_chosen(
     assert [one["step_metric"] for one in metrics if one.get("glob_name") == "*"] == ["iteration"]
 
 
+def test_a_run_that_is_started_while_an_exception_is_handled_has_not_failed(tmp_path, client):
+    try:
+        raise ValueError("of another run")
+    except ValueError:
+        train(tmp_path / "run", Wandb(project="p", mode="offline"))
+    records = inspect(tmp_path / "run")
+    assert [end.get("exit_code", 0) for end in of_type("exit", records)] == [0]
+
+
 def columns(tables: list[list[dict]]) -> list[tuple]:
     rows = [row for table in tables for row in table]
     return [(row["iteration"], row["kind"], row["output"]) for row in rows]

@@ -71,7 +71,7 @@ class Wandb:
         import wandb
 
         self.source, self.waiting = run, {}
-        self.began = time.monotonic()
+        self.began, self.handled = time.monotonic(), sys.exception()
         self.run = self._online(run) if self._goes_online(wandb.setup().settings) else None
         if self.run is None:
             self.run = self._init(run, "offline")
@@ -93,12 +93,12 @@ class Wandb:
         self.waiting |= wandb_tables.make_media(iteration, rows)
 
     def close(self) -> None:
-        """Write the joined table of evaluations, and end the run on W&B; while an exception is
-        handled, as of a guard or a signal, as one that failed."""
+        """Write the joined table of evaluations, and end the run on W&B; while an exception of the
+        run is handled, as of a guard or a signal, as one that failed."""
         if (table := wandb_tables.join_evaluations(self.source.folder)) is not None:
             with self._stage_tables():
                 self.run.summary["samples/evaluations"] = table
-        self.run.finish(exit_code=int(sys.exception() is not None))
+        self.run.finish(exit_code=int(sys.exception() is not self.handled))
 
     def _drop_former(self) -> None:
         """Delete offline copies of earlier starts: this one contains them, and their later upload
