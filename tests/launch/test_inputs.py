@@ -132,6 +132,8 @@ def test_a_reward_from_outside_that_is_an_object_is_not_built_by_the_checks(tmp_
     monkeypatch.syspath_prepend(tmp_path)
     words = ["plugins=[heavy_reward]", "reward=Heavy", "data=sort_letters"]
     read_inputs(compose(words))
+    part = "reward.ocr.function.reader={_target_:heavy_reward.Reader}"
+    read_inputs(compose([words[0], "model=tiny_flow", "data=letters", "reward=ocr", part]))
     built = sys.modules["heavy_reward"].BUILT
     assert built == []
     build(compose(words).reward.Heavy)
@@ -182,6 +184,14 @@ class Heavy:
 
     def __call__(self, outputs, prompts):
         return [1.0 for _ in outputs]
+
+
+class Reader:
+    def __init__(self, detect: bool, min_score: float, threads: int) -> None:
+        BUILT.append("reader")
+
+    def __call__(self, pictures):
+        return ["" for _ in pictures]
 """
 GUIDED = {
     "tiny_flow": ("rollout.guidance_scale", "model.negative_prompt"),

@@ -48,7 +48,8 @@ def read_inputs(cfg: DictConfig) -> Data | None:
     algorithm = build(cfg.algorithm)
     check_split(data, algorithm, cfg)
     functions = {
-        name: resolve(node.function["_target_"], name) for name, node in cfg.reward.items()
+        name: resolve(node.function["_target_"], f"reward.{name}")
+        for name, node in cfg.reward.items()
     }
     reading = {name for name, one in functions.items() if "answer" in facts_of(one).reads}
     check_answers(data, reading, algorithm, cfg)
@@ -142,11 +143,14 @@ def check_sources(data: Data, algorithm: Algorithm) -> None:
 
 
 def may_load_weights(function: DictConfig) -> bool:
-    """Whether building the function of a reward may load a network: an object from outside the
-    package, or one of the package with a `path`, also that of a part of it."""
-    paths = (key.rpartition(".")[2] == "path" for key, _ in iterate_leaves(to_plain(function)))
-    bound = function.get("_partial_", False)
-    return any(paths) or (not bound and is_foreign(resolve(function["_target_"], "reward")))
+    """Whether building the function of a reward may load a network: if it, or a part of it, is an
+    object from outside the package, or one of the package with a `path`."""
+    values = dict(iterate_leaves(to_plain(function)))
+    if any(key.rpartition(".")[2] == "path" for key in values):
+        return True
+    targets = [key for key in values if key.endswith("_target_")]
+    made = [x for x in targets if not values.get(f"{x.removesuffix('_target_')}_partial_")]
+    return any(is_foreign(resolve(values[key], f"reward.{key}")) for key in made)
 
 
 def must_be_downloaded(cfg: DictConfig) -> bool:
