@@ -58,6 +58,9 @@ def starts(cwd: Path, name: str) -> list[str]:
 
 @pytest.mark.parametrize("launcher", ["basic", *OTHERS])
 def test_each_run_ends_alone_and_the_table_says_how(sweep, tmp_path, launcher):
+    pickles = tmp_path / "sweep" / ".submitit"  # with the values that all runs share
+    if launcher == "submitit":
+        pickles.mkdir(parents=True, mode=0o755)
     code, said = sweep("finish,crash,guard,die,refuse", launcher, "+hydra.job.env_set.TOLD=it")
     assert code == 1, said
     assert (tmp_path / "sweep" / "do=finish" / "output.log").read_text() == "as finish, told it\n"
@@ -72,7 +75,6 @@ def test_each_run_ends_alone_and_the_table_says_how(sweep, tmp_path, launcher):
     assert table["do=refuse"][3] == "refused: unknown key 'lr': did you mean 'optimizer.lr'?"
     assert "1 finished, 4 failed, of 5 runs" in said
     assert f"python -m tandem compare {tmp_path}/sweep" in said
-    pickles = tmp_path / "sweep" / ".submitit"  # with the values that all runs share
     assert pickles.exists() == (launcher == "submitit")
     assert launcher != "submitit" or not pickles.stat().st_mode & 0o077
 

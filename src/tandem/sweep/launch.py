@@ -110,7 +110,8 @@ def _hand_to_hydra(sweep: Sweep, order: Launch) -> bool:
     """Let Hydra run the sweep. True: its launcher failed and printed why."""
     node = configuration(sweep, order)
     if "submitit_folder" in sweep.hydra.launcher:  # for pickles of the Launch, with its secrets
-        (sweep.folder / SUBMITIT).mkdir(mode=0o700, exist_ok=True)
+        (sweep.folder / SUBMITIT).mkdir(exist_ok=True)
+        (sweep.folder / SUBMITIT).chmod(0o700)  # earlier versions left it open to others
     ConfigStore.instance().store(name="sweep", node=node)
     if sweep.searches:  # an option of conf/, which Hydra does not see here
         option = sweep.hydra.runtime.choices["hydra/sweeper"]
