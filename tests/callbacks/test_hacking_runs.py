@@ -2,12 +2,14 @@
 
 import logging
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from toy_run import SETTINGS, run, share_of_threes
 
 from tandem.record import jsonl
 from tandem.record.checkpoint import list_published
+from tandem.record.finished import ENDED_EARLY, SOLVED
 from tandem.rewards import Reward, groupwise
 from tandem.settings.guards import Guards
 from tandem.stop import Stop
@@ -34,6 +36,22 @@ def test_a_run_ends_where_the_judge_turned_and_keeps_what_was_before(tmp_path):
     last = jsonl.read(tmp_path / "metrics.jsonl")[-1]
     assert f"iteration {last['iteration']}: " in said
     assert last["eval/reward_judge"] == pytest.approx(1 - last["eval/reward_threes"])
+
+
+def test_a_solved_run_that_ends_where_the_judge_turned_is_not_marked_as_solved(
+    tmp_path, monkeypatch
+):
+    """A guard ended it, so it has no model."""
+    turned = {3: SimpleNamespace(since=0)}  # iteration -> what is found
+    name = "tandem.training.callbacks.evaluating.find_hacking"
+    monkeypatch.setattr(name, lambda lines, *_: turned.get(lines[-1]["iteration"]))
+    top = {"reward": lambda output, prompt: 1.0, "full": {"threes": 1.0}}
+    guards = Guards(no_signal=3, hacking="stop", judges=("judge",))
+    with pytest.raises(Stop, match=r"guards\.hacking=stop ended the run"):
+        run(tmp_path, judges=AGAINST, guards=guards, **top, **OPTIONS)
+    last = jsonl.read(tmp_path / "metrics.jsonl")[-1]
+    assert last["iteration"] == 3 and last["eval/accuracy"] == 1
+    assert not {SOLVED, ENDED_EARLY} & last.keys()
 
 
 def test_a_run_that_goes_on_warns_and_keeps_the_good_checkpoint(tmp_path, caplog):

@@ -84,7 +84,7 @@ class Recording(Callback):
         totals = self._totals()
         if trainer.is_global_zero:
             mark = {}
-            if module.is_solved:
+            if module.is_solved and not stopped:
                 mark = {SOLVED: module.full_iterations}
             elif module.iteration < module.plan.iterations and not stopped:
                 mark = {ENDED_EARLY: module.iteration}
