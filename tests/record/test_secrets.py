@@ -132,7 +132,10 @@ def test_a_variable_whose_name_only_begins_like_one_of_a_secret_hides_nothing(na
 
 @pytest.mark.parametrize(
     "name",
-    ["KEY", "APIKEY", "apiKey", "API_KEYS", "API_KEY_2", "API_KEY2", "KEY_ID", "TOKENS", "TOKEN_1"],
+    [
+        *("KEY", "APIKEY", "apiKey", "API_KEYS", "API_KEY_2", "API_KEY2", "KEY_ID", "accessKeyId"),
+        *("SSH_KEYPASS", "SSH_PASSPHRASE", "TOKENS", "TOKEN_1"),
+    ],
 )
 def test_a_variable_of_a_secret_hides_its_value(name):
     assert scrub("a swordfish b", {name: "swordfish"}) == "a <redacted> b"

@@ -19,7 +19,9 @@ SHORTEST = 8  # shorter values, such as "false", are everywhere
 LOOSE = r"auth(?!or(?!iz))|cookie|credential"
 # TOKENIZER_MODEL and KEYBOARD do not match: their values may be the path of the model.
 VARIABLE = re.compile(
-    rf"KEYS?(?![A-Z])|TOKEN(?!I[SZ])|SECRET|PASSWORD|PASSWD|_PWD$|_PAT$|{LOOSE}", re.I
+    r"KEY(?:S|ID|PASS)?(?![A-Z])|TOKEN(?!I[SZ])|SECRET|PASSWORD|PASSWD|PASSPHRASE|_PWD$|_PAT$"
+    rf"|{LOOSE}",
+    re.I,
 )
 # Names whose value is always a secret; num_tokens, pad_token, cookie_words, api_key_env do not
 # match.
