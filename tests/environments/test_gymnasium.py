@@ -167,3 +167,22 @@ def test_a_word_is_no_function_that_tells():
 def test_a_drawing_needs_an_environment_that_draws():
     with pytest.raises(ValueError, match="choose environment=gymnasium_drawn"):
         Gymnasium(id="FrozenLake-v1", tell=drawing).begin(ASKED, 5)
+
+
+class Placed(gymnasium.Env):
+    """Begins where the options of its prompt say, and not without them."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+    observation_space = gymnasium.spaces.Discrete(5)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return options["place"], {}
+
+
+def test_an_environment_that_needs_options_of_a_prompt_is_not_refused():
+    gymnasium.register("Placed-v0", Placed)
+    world = Gymnasium(id="Placed-v0", tell=numbers)
+    world.describe().check()
+    placed = Prompt(id=0, source="x", text=">", fields={"reset": {"place": 3}})
+    assert world.begin(placed, 5).opening.state == "3"
