@@ -1,5 +1,7 @@
 """A gymnasium environment is described in words and draws by Tandem's keys."""
 
+from types import SimpleNamespace
+
 import pytest
 
 pytest.importorskip("gymnasium", reason="gymnasium is not installed")
@@ -58,6 +60,11 @@ def test_every_state_of_the_taxi_has_a_drawing_of_its_own():
     assert shown.splitlines()[1] == "|[blue R]:[yellow  ]| : :[magenta G]|"
     for game.lastaction in range(6):  # the move before it is no part of a state
         assert drawing(game.s, taxi) == shown
+
+
+def test_a_line_in_brackets_within_a_drawing_is_part_of_it():
+    drawn = SimpleNamespace(render=lambda: "  (Up)\nyou\n (5)\nme\n (7)\n.\n")
+    assert drawing(None, drawn) == "you\n (5)\nme\n (7)\n."
 
 
 def test_a_move_without_an_action_is_told_the_words_and_makes_no_step():

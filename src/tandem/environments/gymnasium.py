@@ -24,7 +24,7 @@ NAMES = ("gray", "red", "green", "yellow", "blue", "magenta", "cyan", "white", "
 COLOURS = {f"{of}{digit}": name for of in "34" for digit, name in enumerate(NAMES)}
 CODE = re.compile(r"\x1b\[([0-9;]*)m")
 COLOURED = re.compile(r"((?:\x1b\[[0-9;]*m)+)(.)(?:\x1b\[0m)+")
-LAST_MOVE = re.compile(r"^[ \t]*\(\w+\)[ \t]*$", re.MULTILINE)
+LAST_MOVE = re.compile(r"\A\s*\(\w+\)[ \t]*\n|\n[ \t]*\(\w+\)\s*\Z")  # the first or last line
 
 # An observation and the environment -> words. A type imported for type checkers only, such as
 # gymnasium.Env, would leave a configured value unchecked.
