@@ -162,6 +162,17 @@ def test_the_pictures_of_a_prompt_are_shown_where_it_has_them(server):
     assert none.startswith("write <image>|BEGIN ")
 
 
+def test_pictures_without_marks_are_shown_before_the_prompt(server):
+    """A flow model that edits needs no marks."""
+    server.behaviour = reply("Score: 4")
+    red = torch.randint(256, (3, 5, 3)).byte()
+    edit = Prompt(id=0, source="s", text="make it blue", images=[show(red)])
+    template = Template(text="{prompt}|{output}")
+    assert judge(server, template=template)(["x"], [edit]) == ([4], {})
+    picture, text = send(server)["messages"][1]["content"]
+    assert torch.equal(pixels_of(picture), red) and text["text"].startswith("make it blue|")
+
+
 NO_SCORE = "the judge did not end with `Score: x`"
 READ = {
     "Score: 7": 7.0,

@@ -14,6 +14,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from tandem.contracts import declare, facts_of
+from tandem.data.images import add_marks
 from tandem.rewards.chat import Question
 from tandem.rewards.films import lay_out_frames
 from tandem.types import IMAGE, Prompt, is_film
@@ -117,10 +118,11 @@ def content_of(output: str | Tensor) -> bytes:
 
 
 def task_of(prompt: Prompt) -> Question:
-    """The prompt with its pictures, or as a conversation with role names.
+    """The prompt with its pictures, before it without marks, or as a conversation with role names.
 
     Raises ValueError for another number of pictures than of marks.
     """
+    prompt = add_marks(prompt) if prompt.images else prompt
     match prompt.messages:
         case None:
             text = prompt.text
