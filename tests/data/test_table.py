@@ -4,12 +4,14 @@ import datetime
 import decimal
 import io
 import itertools
+import shutil
 from functools import partial
 
 import pytest
 from PIL import Image
 
 from tandem.data.hub import Columns, Split, hub
+from tandem.data.table import _encode
 
 datasets = pytest.importorskip("datasets")
 pa = pytest.importorskip("pyarrow")
@@ -72,6 +74,23 @@ def test_columns_of_a_csv_that_are_named_twice_or_not_there_are_said(tmp_path):
     assert [p.answer for p in load(columns=PAIR).train] == [None, None]
     with pytest.raises(ValueError, match=r"^data\.columns\.answer=b: .* only \['a', 'q'\]$"):
         load(columns=Columns(prompt="q", answer="b"))
+
+
+def test_a_csv_of_the_hub_is_found_offline_as_it_was_read(tmp_path, monkeypatch):
+    """`datasets` names what it keeps by the options that a CSV was read with."""
+    from datasets.packaged_modules.csv.csv import Csv
+
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    (tmp_path / "train.csv").write_text("q,a\n1?,007\n2?,NA\n")
+    options = {"converters": dict.fromkeys(["q", "a"], _encode)}
+    files = {"train": [str(tmp_path / "train.csv")]}
+    online = Csv(dataset_name="name", hash="0", data_files=files, **options)
+    online.download_and_prepare()
+    kept = datasets.BuilderConfig("default").create_config_id(config_kwargs=options)
+    folder = tmp_path / "cache" / "owner___name" / kept / "0.0.0" / "0"
+    shutil.copytree(online.cache_dir, folder)
+    data = hub(name="owner/name", split=ALL, columns=PAIR, seed=0)
+    assert [prompt.answer for prompt in data.train] == ["007", "NA"]
 
 
 def test_a_whole_number_beyond_a_float_gets_no_digits_that_nobody_wrote(tmp_path):

@@ -24,12 +24,10 @@ def read_table(
     be read or lacks a named column."""
     try:
         import datasets
-        from datasets.packaged_modules.csv.csv import Csv
     except ImportError:
         raise ValueError(need_extra("data=hub", "hub")) from None
     try:
-        builder = datasets.load_dataset_builder(name, subset)
-        texts = _texts_of(builder, columns) if isinstance(builder, Csv) else []
+        texts = _texts_of(name, subset, columns)
         options = {"converters": dict.fromkeys(texts, _encode)} if texts else {}
         table = datasets.load_dataset(name, subset, split=split, **options)
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
@@ -50,12 +48,21 @@ def _reason_of(error: Exception) -> str:
     return str(error).strip().splitlines()[0]
 
 
-def _texts_of(builder: datasets.DatasetBuilder, columns: Columns) -> list[str]:
+def _texts_of(name: str, subset: str | None, columns: Columns) -> list[str]:
     """The named columns of a CSV whose type its card does not declare, or declares as text."""
     import datasets
+    from datasets.packaged_modules.csv.csv import Csv
 
-    declared, text = builder.info.features or {}, datasets.Value("string")
     named = dict.fromkeys(columns.by_field.values())
+    try:
+        builder = datasets.load_dataset_builder(name, subset)
+    except ValueError as error:
+        if "find cache" not in str(error):
+            raise
+        return [*named]  # offline, a CSV is found in the cache only by the options it was read with
+    if not isinstance(builder, Csv):
+        return []
+    declared, text = builder.info.features or {}, datasets.Value("string")
     return [column for column in named if declared.get(column, text) == text]
 
 
