@@ -12,6 +12,7 @@ from tandem.data.records import Data, groups_to_report, split_overlap
 from tandem.data.stream import PromptStream
 from tandem.launch.inputs import read_inputs
 from tandem.launch.run import configuration
+from tandem.policies.language.shown_episodes import turns_of
 from tandem.stop import Stop
 from tandem.training.lightning_hooks import Iterations
 from tandem.types import Picture, Prompt
@@ -81,6 +82,11 @@ def test_a_demonstration_whose_calls_are_no_text_is_refused():
         Data(train=(make_prompt(),), eval=(), demonstrations=(shown,))
     plain = make_prompt(text=None, messages=(asked, said | {"tool_calls": None}), answer=None)
     Data(train=(shown,), eval=(), demonstrations=(plain,))  # a template may render a history's
+    told = (asked, said, {"role": "tool", "content": "83"})  # without an environment as well
+    answered = make_prompt(text=None, messages=told, answer="83")
+    Data(train=(answered,), eval=(), demonstrations=(answered,))
+    with pytest.raises(ValueError, match=r"prompt 0 of .*: a message has `tool_calls`, "):
+        list(turns_of(answered))  # within an environment each is a move
 
 
 def test_a_curriculum_that_makes_no_stream_is_refused():

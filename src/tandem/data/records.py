@@ -19,6 +19,10 @@ from tandem.types import Prompt
 
 SHOWN = 200  # characters of a prompt that was left out
 HELD_OUT_TOO = "is held out too"  # why a prompt that evaluation asks as well is not trained on
+NOT_SHOWN = (
+    "a message has `tool_calls`, which are not imitated; write them into its content as the model "
+    "writes calls"
+)
 TOGETHER = "reported_with"  # the field that `reported_with` reads
 StreamMaker = Callable[..., PromptStream]  # called as maker(prompts, seed=seed)
 
@@ -171,16 +175,14 @@ def refuse_unlike(split: str, prompts: object) -> None:
 
 
 def _refuse_messages(which: str, messages: Sequence[object], *, are_shown: bool) -> None:
-    """are_shown: the moves among them are imitated, which are read from their content alone."""
-    if not messages:
-        raise ValueError(f"{which}: its messages are empty; give at least one")
+    """are_shown: a last move is imitated, which is read from its content alone."""
+    match messages:
+        case []:
+            raise ValueError(f"{which}: its messages are empty; give at least one")
+        case [*_, {"role": "assistant", "tool_calls": [_, *_]}] if are_shown:
+            raise ValueError(f"{which}: {NOT_SHOWN}")
     for message in messages:
         match message:
-            case {"role": "assistant", "content": str(), "tool_calls": [_, *_]} if are_shown:
-                raise ValueError(
-                    f"{which}: a message has `tool_calls`, which are not imitated; write them into "
-                    "its content as the model writes calls"
-                )
             case {"role": str(), "content": str()}:
                 continue
         raise ValueError(f"{which}: a message is {message!r:.60}; give texts as role and content")

@@ -9,6 +9,7 @@ from itertools import groupby, islice
 import torch
 from torch import Tensor
 
+from tandem.data.records import NOT_SHOWN
 from tandem.policies.language.bridge import Bridge
 from tandem.policies.language.courses import WORLD
 from tandem.policies.language.message_frames import Unreadable, count_marks
@@ -52,6 +53,8 @@ def turns_of(example: Prompt) -> Iterator[tuple[Sequence[Mapping[str, str]], str
     for is_move, messages in groupby(example.messages or (), is_of_policy):
         for message in messages:
             if is_move:
+                if message.get("tool_calls"):
+                    raise ValueError(f"prompt {example.id} of {example.source}: {NOT_SHOWN}")
                 yield said, message["content"]
                 said, moved = [], True
             else:
