@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save
 
 from tandem.data.images import show
@@ -100,6 +101,7 @@ def test_of_a_prompt_travels_what_rewards_read_and_nothing_else():
 def test_the_pictures_and_files_of_a_row_stay_here_and_its_other_fields_travel():
     picture = show(torch.zeros(2, 2, 3, dtype=torch.uint8))
     files = {"one": picture, "some": ["a", picture], "raw": b"x", "stored": {"bytes": b"x"}}
+    files["decoded"] = [Image.new("RGB", (2, 2))]  # as a plugin may keep it
     row = row_of(0, "out", Prompt(id=7, source="s", text="t", fields={"level": [1], **files}))
     [sample] = json.loads(encode([row])[1])["samples"]
     assert sample["prompt"]["fields"] == {"level": [1]}

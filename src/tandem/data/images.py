@@ -86,13 +86,13 @@ def fields_without_files(prompt: Prompt) -> dict[str, object]:
 
 def _holds_file(value: object) -> bool:
     match value:
-        case Picture() | bytes():
+        case bytes():
             return True
         case Mapping():
             return any(map(_holds_file, value.values()))
         case list() | tuple():
             return any(map(_holds_file, value))
-    return False
+    return holds_pictures(value)
 
 
 def holds_pictures(value: object) -> bool:
