@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -76,6 +77,8 @@ def test_a_row_of_verl_tells_its_data_source_and_its_extra_info():
     fields = {"data_source": "openai/gsm8k", "extra_info": {"index": 7, "split": "train"}}
     prompt = Prompt(id=0, source="tables", text="?", answer="2", fields=fields | {"level": 3})
     assert Reward(register_reward(dispatching))(["2"], [prompt]) == ([7.3], {})
+    mixed = replace(prompt, source="openai/gsm8k", fields=prompt.fields | {"data_source": None})
+    assert Reward(register_reward(dispatching))(["2"], [mixed]) == ([7.3], {})
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def from_trl(function: Callable) -> Callable:
 def _as_verl(output: str, prompt: Prompt) -> dict[str, Any]:
     """What verl tells a reward of a row."""
     fields = dict(prompt.fields)
-    source = fields.get("data_source", prompt.source)
+    source = prompt.source if fields.get("data_source") is None else fields["data_source"]
     if isinstance(extra := fields.get("extra_info"), Mapping):
         fields |= extra
     return dict(zip(VERL, (source, output, prompt.answer, fields), strict=True))
