@@ -111,6 +111,14 @@ def test_a_chat_that_ends_with_its_answer_is_a_demonstration(tmp_path):
     assert [(len(p.messages), p.answer) for p in named] == [(1, "four"), (3, "six")]
 
 
+@pytest.mark.parametrize("unique", [False, True])
+def test_a_chat_with_dates_is_refused_in_a_line(tmp_path, unique):
+    dated = [{**turn, "at": datetime.datetime(2020, 1, 2)} for turn in SAID]
+    load = parquet_of(tmp_path / "chats", {"messages": [dated]})
+    with pytest.raises(ValueError, match="row 1: message 1: `at` must be text, not datetime"):
+        load(columns=Columns(prompt="messages"), unique=unique)
+
+
 def test_a_preference_whose_question_is_in_its_answers_is_a_pair(tmp_path):
     worse = [SAID[0], {"role": "assistant", "content": "5"}]
     load = parquet_of(tmp_path / "pairs", {"chosen": [SAID], "rejected": [worse]})

@@ -156,7 +156,7 @@ def _distinct(table: datasets.Dataset, columns: Columns) -> list[int]:
     for place, row in enumerate(table.select_columns([asked, *shown])):
         question, _ = split_chat(cell(row, columns.prompt, option="prompt"))
         pictures = [_names_of_pictures(row[column]) for column in shown]
-        places.setdefault(prompt_id(json.dumps([question, *pictures])), place)
+        places.setdefault(prompt_id(json.dumps([question, *pictures], default=str)), place)
     return [*places.values()]
 
 
