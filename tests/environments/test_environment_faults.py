@@ -254,6 +254,14 @@ def test_an_environment_may_be_async_throughout():
         assert world.closed == 1
 
 
+def test_a_world_that_is_an_async_function_opens_its_episodes_too():
+    async def told(prompt, moves):
+        return Said(state=str(len(moves)))
+
+    [one] = after_one_move(told)[:1]
+    assert (one.lost, one.said.state) == (None, "1")
+
+
 def test_episodes_are_closed_and_what_close_raises_costs_nothing():
     world, some = Counting(), plays(3)
     environment = make_environment(world)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import threading
 
 from tandem.environments.protocol import Episode, Said, World
-from tandem.rewards.result import Missing, attempt
+from tandem.rewards.result import Missing, attempt, awaited
 from tandem.types import Prompt
 
 
@@ -25,9 +23,7 @@ class Beginning:
         self.is_given_up = False
 
     def __call__(self) -> tuple[Episode, Said]:
-        episode = self.world.begin(self.prompt, self.key)
-        if inspect.iscoroutine(episode):
-            episode = asyncio.run(episode)
+        episode = awaited(self.world.begin(self.prompt, self.key))
         if not (callable(episode.act) and callable(episode.close)):  # without one: AttributeError
             raise Missing("begin gave an episode whose act or close is no method")
         with self.lock:
@@ -35,7 +31,7 @@ class Beginning:
         try:
             if nobody_waits:
                 raise Missing("begin returned too late")
-            return episode, episode.opening
+            return episode, awaited(episode.opening)
         except BaseException:
             self.let_go()  # the error of the opening is raised
             raise

@@ -69,8 +69,7 @@ def attempt(function: Callable, arguments: Sequence[object]) -> object:
     process = os.getpid()
     try:
         with exits_trapped(pressed), torch.set_grad_enabled(torch.is_grad_enabled()):
-            answer = function(*arguments)
-            return asyncio.run(answer) if inspect.iscoroutine(answer) else answer
+            return awaited(function(*arguments))
     except KeyboardInterrupt as error:
         if pressed:
             raise
@@ -82,6 +81,11 @@ def attempt(function: Callable, arguments: Sequence[object]) -> object:
     finally:
         if os.getpid() != process:
             end_process(0)
+
+
+def awaited(answer: object) -> object:
+    """What a coroutine returns; any other value unchanged."""
+    return asyncio.run(answer) if inspect.iscoroutine(answer) else answer
 
 
 def copy_of(given: str | Tensor | Prompt) -> str | Tensor | Prompt:
