@@ -264,6 +264,8 @@ def test_a_question_is_read_from_a_file_of_the_home_directory(tmp_path, monkeypa
     (tmp_path / "question.txt").write_text("Grade {output}.")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert Template(file=Path("~/question.txt")).parts == ("Grade ", "output", ".")
+    with pytest.raises(ValueError, match=r"^file=~nobody-here/x: there is no such file$"):
+        Template(file=Path("~nobody-here/x"))
 
 
 def judge_pairs(texts):

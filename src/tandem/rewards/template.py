@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +43,7 @@ class Template:
     parts: tuple[str, ...] = field(init=False, repr=False)  # text, name, text, name, ... text
 
     def __post_init__(self) -> None:
-        file = None if self.file is None else self.file.expanduser()
+        file = None if self.file is None else Path(os.path.expanduser(self.file))
         if file is not None and not file.is_file():
             raise ValueError(f"file={file}: there is no such file")
         text = self.text if file is None else file.read_text()

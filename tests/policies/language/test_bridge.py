@@ -291,8 +291,9 @@ def test_another_template_is_read_from_a_file_and_one_that_is_not_there_is_named
     monkeypatch.setenv("HOME", str(tmp_path))
     chat = Chat(byte_tokenizer(COUNTS), ChatOptions(template="~/chat.jinja"))
     Bridge(chat, chat.ends(None), limit=8)
-    with pytest.raises(ValueError, match=r"model\.chat_template=.*absent does not exist"):
-        Chat(byte_tokenizer(), ChatOptions(template=str(tmp_path / "absent")))
+    for absent in (str(tmp_path / "absent"), "~nobody-here/absent"):
+        with pytest.raises(ValueError, match=r"model\.chat_template=.*absent does not exist"):
+            Chat(byte_tokenizer(), ChatOptions(template=absent))
 
 
 WITH_TOOLS = (

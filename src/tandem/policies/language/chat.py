@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +40,7 @@ class Chat:
         # Schemas that the template renders with a prompt.
         self.tools_of: Callable[[Prompt], Sequence[Mapping]] = lambda prompt: ()
         if talk.template is not None:
-            tokenizer.chat_template = read_template(Path(talk.template).expanduser())
+            tokenizer.chat_template = read_template(Path(os.path.expanduser(talk.template)))
 
     def text(self, prompt: Prompt) -> str:
         """The text that the model reads, before special tokens that the tokenizer adds."""
