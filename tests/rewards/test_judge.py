@@ -162,6 +162,16 @@ def test_the_pictures_of_a_prompt_are_shown_where_it_has_them(server):
     assert none.startswith("write <image>|BEGIN ")
 
 
+def test_a_judge_that_reads_no_images_is_asked_by_the_text_alone(server):
+    server.behaviour = reply("Score: 4")
+    asked = Prompt(
+        id=0, source="s", text="<image>Which colour?", images=[show(torch.zeros(2, 2, 3).byte())]
+    )
+    template = Template(text="{text}|{output}")
+    assert judge(server, template=template)(["x"], [asked]) == ([4], {})
+    assert send(server)["messages"][1]["content"].startswith("Which colour?|BEGIN ")
+
+
 def test_pictures_without_marks_are_shown_before_the_prompt(server):
     """A flow model that edits needs no marks."""
     server.behaviour = reply("Score: 4")
@@ -430,7 +440,7 @@ REFUSED = [  # key below the function, value, message
         "template.text",
         "{output} {ouput}",
         f"{WHERE}.template: {{ouput}} is not a placeholder; use {{output}}, {{prompt}}, "
-        "{answer}, {low}, {high}",
+        "{text}, {answer}, {low}, {high}",
     ),
     (
         "template.file",

@@ -21,7 +21,7 @@ from tandem.rewards.films import lay_out_frames
 from tandem.types import IMAGE, Prompt, is_film
 
 Function = TypeVar("Function", bound=Callable)
-COMMON = ("prompt", "answer")  # placeholders that any template may have
+COMMON = ("prompt", "text", "answer")  # placeholders that any template may have
 # Secret of this process, never written: a policy cannot produce a fence that it cannot know.
 KEY = secrets.token_bytes(32)
 PLACE = re.compile(r"\{(\w+)\}")
@@ -87,9 +87,11 @@ def places_of(function: Callable) -> tuple[Sequence[str], Sequence[str]] | None:
 
 
 def common(prompt: Prompt) -> dict[str, Question]:
-    """The placeholders that any judge may use."""
+    """The placeholders that any judge may use. `text` is the prompt without its pictures."""
+    task = task_of(prompt)
+    text = "".join(piece for piece in task if isinstance(piece, str))
     answer = "(none is known)" if prompt.answer is None else prompt.answer
-    return {"prompt": task_of(prompt), "answer": [answer]}
+    return {"prompt": task, "text": [text], "answer": [answer]}
 
 
 def fence_of(outputs: Sequence[str | Tensor]) -> str:
