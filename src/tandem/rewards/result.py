@@ -161,8 +161,7 @@ def one_each(values: object, count: int) -> list[object]:
 
 
 def _by_place(values: Mapping, count: int) -> list[object]:
-    foreign = [place for place in values if place not in range(count)]
-    if foreign:
+    if foreign := [place for place in values if place not in range(count)]:
         return [Missing(f"gave a number for {str(foreign[0])[:20]}, of {count} samples")] * count
     left_out = Missing("gave no number for it")
     return [values.get(place, left_out) for place in range(count)]
@@ -226,9 +225,7 @@ def explain_reason(name: str, reason: str) -> str:
 
 def failures(faults: Mapping[str, int]) -> dict[str, int]:
     """The reasons for missing numbers that are failures."""
-    return {
-        reason: count for reason, count in faults.items() if not reason.endswith(f": {ABSTAINED}")
-    }
+    return {why: count for why, count in faults.items() if not why.endswith(f": {ABSTAINED}")}
 
 
 def describe(error: BaseException) -> str:
