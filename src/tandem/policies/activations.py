@@ -39,13 +39,12 @@ def recompute_activations(network: nn.Module) -> None:
     for block in blocks_of(network):
         if "run_block" not in vars(block):  # not yet by the other policy of these layers
             block.run_block = block.forward
-            block.forward = MethodType(
-                _recompute, block
-            )  # a deep copy binds it to the copied block
+            block.forward = MethodType(_recompute, block)  # a deep copy binds it to the copied one
 
 
 def _recompute(block: nn.Module, *given: Any, **named: Any) -> Any:
-    if not torch.is_grad_enabled():
+    # A second run would append its keys and values to the cache again.
+    if not torch.is_grad_enabled() or named.get("past_key_values") is not None:
         return block.run_block(*given, **named)
     return checkpoint(block.run_block, *given, **named, **AGAIN)
 

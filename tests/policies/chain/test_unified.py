@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from chain_policy import grpo, load_chain, small, unified
+from chain_policy import SMALL, grpo, load_chain, small, unified
 from policies.chain.test_chain import OLD, experience_of, outcome_of, sample_rows, with_kl
 from torch.testing import assert_close
 
@@ -13,6 +13,8 @@ from tandem.losses.segments import Segment
 from tandem.policies.chain.unified import UnifiedPolicy
 from tandem.policies.flow.families.tiny_unified import TinyUnified, attention_of
 from tandem.policies.flow.policy import FlowPolicy
+from tandem.policies.language.policy import LanguagePolicy
+from tandem.policies.language.tiny_lm import tiny_lm
 from tandem.policies.lora import Lora
 from tandem.training.lightning_hooks import LightningHooks
 from tandem.types import SEGMENTS
@@ -101,6 +103,23 @@ def test_one_frozen_copy_of_the_layers_is_the_reference_of_both():
     assert (said.logp - before.ref_logp)[tokens].abs().max() > 1e-3
     again = policy.complete(replace(before, ref_logp=None), OLD | needs)
     assert torch.equal(again.ref_logp, before.ref_logp)
+
+
+def test_layers_recomputed_for_images_share_the_prompts_of_texts():
+    """A recomputed block would append its keys and values to the cache of the prompt again."""
+    algorithm, learnt = grpo(), []
+    for recomputes in (False, True):
+        build = partial(tiny_lm, seed=0, reads="words", tied=False, **SMALL)
+        text = LanguagePolicy(build=build, packing=False, share_prompts=True)
+        picture = FlowPolicy(
+            adapter=TinyUnified(seed=0), latent_size=768, gradient_checkpointing=recomputes
+        )
+        policy = load_chain(UnifiedPolicy(text=text, picture=picture), algorithm)
+        assert policy.text.scorer.shares
+        rows = experience_of(algorithm, policy.complete(sample_rows(policy), OLD | algorithm.needs))
+        outcome_of(algorithm, policy, rows).loss.backward()
+        learnt.append(gradients(policy))
+    assert_close(*learnt, rtol=1e-4, atol=1e-7)
 
 
 def test_adapters_in_the_layers_write_and_paint():

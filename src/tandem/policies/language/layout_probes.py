@@ -53,8 +53,8 @@ def choose_layout(
 def shares_prompts(
     model: nn.Module, layers: nn.Module, forward: Forward, numerics: Numerics, inputs: Inputs
 ) -> bool:
-    """Whether a prompt may be read once for all its rows. Recomputation keeps no keys and values,
-    and some families do not keep those of every token."""
+    """Whether a prompt may be read once for all its rows. Blocks that share keys and values are not
+    recomputed, and some families do not keep those of every token."""
     if numerics.gradient_checkpointing or numerics.torch_compile or numerics.flash:
         return False
     takes = {"position_ids", "past_key_values"} <= arguments(type(layers))
