@@ -79,6 +79,34 @@ def test_experts_that_cannot_be_estimated_are_refused(options):
     assert plain.pass_of(2, 8) > 0
 
 
+def dense_gemma4():
+    from transformers import Gemma4ForCausalLM, Gemma4TextConfig
+
+    tokenizer = character_tokenizer()
+    config = Gemma4TextConfig(
+        vocab_size=len(tokenizer),
+        vocab_size_per_layer_input=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_kv_shared_layers=0,
+        head_dim=8,
+        global_head_dim=8,
+        hidden_size_per_layer_input=8,
+        max_position_embeddings=64,
+        layer_types=["sliding_attention", "full_attention"],
+    )
+    return Gemma4ForCausalLM(config), tokenizer
+
+
+def test_a_dense_model_of_a_family_with_experts_is_estimated():
+    request = Request(sampling=Sampling(max_new_tokens=4))
+    policy = LanguagePolicy(build=dense_gemma4, lora=Lora(r=2, alpha=4))
+    assert LanguageOutline(policy, request).pass_of(2, 8) > 0
+
+
 def rows_of_tokens(lengths):
     """Prompts of a quarter of each row, followed by answers."""
     tokens = torch.randint(2, 30, (len(lengths), max(lengths)))

@@ -69,7 +69,10 @@ class LanguageOutline(Outline):
 
     def refuse_experts(self) -> None:
         """Raise ValueError for experts whose product torch cannot outline."""
-        grouped = self.model.config.get_text_config()._experts_implementation == "grouped_mm"
+        # The configuration of a dense model names their product too, if its family has others.
+        has_experts = any(type(x).__name__.endswith("Experts") for x in self.model.modules())
+        said = self.model.config.get_text_config()
+        grouped = has_experts and said._experts_implementation == "grouped_mm"
         plain = self.lora is None and not self.request.precision.mixed
         if grouped and not (plain and self.model.dtype is torch.bfloat16):
             raise ValueError(
