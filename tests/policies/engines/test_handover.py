@@ -12,7 +12,7 @@ from loopback import Habits, Loopback, serving
 from small_language import NOTHING, questions
 from torch.testing import assert_close
 
-from tandem.policies.engines.protocol import RolloutEngine
+from tandem.policies.engines.protocol import Forgotten, RolloutEngine
 from tandem.policies.engines.vllm_server import VllmServer
 from tandem.policies.engines.weight_sync import WeightSync
 from tandem.policies.language.policy import LanguagePolicy
@@ -291,6 +291,35 @@ def test_rows_of_an_engine_are_asked_for_at_once_if_it_says_so(kind, most):
         ]
     assert [call.result(WAIT) for call in calls] == [None] * 4
     assert sync.engine.most == most
+
+
+def test_lost_weights_are_given_again_in_turn_too():
+    class Forgetful(Plain):
+        first, at_once = True, False
+
+        def __init__(self):
+            self.busy = threading.Event()
+
+        def answer(self, prompts, keys, *, sampling, endings):
+            if self.first:
+                self.first = False
+                raise Forgotten("it started again")
+            self.busy.set()
+            time.sleep(0.2)
+            self.busy.clear()
+
+        def renew(self, weights, version):
+            self.at_once = self.busy.is_set()
+
+    sync = WeightSync(Forgetful(), Live())
+    publish(SimpleNamespace(supply=sync))
+    asked = {"sampling": None, "endings": None}
+    with sync.under_way() as ahead, ThreadPoolExecutor(2) as pool:
+        with sync.journey.renewing:
+            calls = [pool.submit(ahead.answer, [], KEYS, **asked) for _ in range(2)]
+            assert sync.engine.busy.wait(WAIT)  # one lost the weights, and the other is answered
+        assert [call.result(WAIT) for call in calls] == [None] * 2
+    assert not sync.engine.at_once
 
 
 @pytest.mark.parametrize("handover", ["pinned", "in_flight"])

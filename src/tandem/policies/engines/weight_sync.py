@@ -158,7 +158,7 @@ class WeightSync:
                 with self.turn:
                     return ask()
             except Forgotten:
-                with self.journey.renewing:
+                with self.journey.renewing, self.turn:
                     self.engine.renew(self.handed, version or self.version)
         raise EngineUnavailable(
             f"the engine lost its weights {STARTS} times in a row; see its log for why it keeps "
