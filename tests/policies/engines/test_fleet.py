@@ -267,3 +267,9 @@ def test_of_several_servers_one_that_is_slower_than_an_attempt_may_be_is_told_so
             EngineUnavailable, match=r"within 1\.2 s; see rollout\.engine\.timeout;"
         ):
             sample(policy)
+
+
+def test_no_server_is_waited_for_longer_than_the_patience(folder, tmp_path):
+    with host(folder, tmp_path, 2, timeout=30.0) as (_, policy):
+        limits = [engine.endpoint.limits for engine in policy.supply.engine.engines]
+        assert [one.deadline for one in limits] == [4.0, 4.0]

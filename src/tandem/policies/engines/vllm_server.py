@@ -67,7 +67,7 @@ class VllmServer(ServerOption):
     # Rows in flight at each server: about what an H100 holds of an 8B model.
     concurrency: Annotated[int, positive] = 256
     timeout: Annotated[float, positive] = 300.0  # seconds of one attempt at a row, or at a handover
-    # Seconds that a server may be away; one of several: a quarter of it, at least `timeout`.
+    # Seconds that a server may be away; one of several: a quarter of it, or `timeout` if longer.
     patience: Annotated[float, positive] = 900.0
     max_reply_bytes: Annotated[int, positive] = 2**24
     sleeps: bool = False  # the server frees its memory while the policy is trained
@@ -205,7 +205,7 @@ class VllmServer(ServerOption):
         store = self._store(urls)
         patience = self.patience
         if len(urls) > 1:
-            patience = max(patience / FLEET, self.timeout)
+            patience = min(patience, max(patience / FLEET, self.timeout))
         clients = [
             self.client(
                 self.endpoint(url, patience=patience),
