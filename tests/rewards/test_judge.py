@@ -447,6 +447,11 @@ REFUSED = [  # key below the function, value, message
         "/no/such.txt",
         f"{WHERE}.template.file=/no/such.txt: there is no such file",
     ),
+    (
+        "template.file",
+        "~nobody-here/such.txt",
+        f"{WHERE}.template.file=~nobody-here/such.txt: there is no such file",
+    ),
     ("scale", [10.0, 0.0], f"{WHERE}.scale=[10.0, 0.0]: list the worst score first"),
 ]
 

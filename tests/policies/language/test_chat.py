@@ -244,6 +244,12 @@ def test_a_template_that_is_no_text_is_refused_by_its_key(tmp_path):
         Chat(byte_tokenizer(), ChatOptions(template=str(file)))
 
 
+def test_a_template_of_an_unknown_user_is_a_file_that_is_not_there():
+    file = "~nobody-here/chat.jinja"
+    with pytest.raises(ValueError, match=f"^model.chat_template={file} does not exist"):
+        Chat(byte_tokenizer(), ChatOptions(template=file))
+
+
 def test_a_function_of_a_model_gives_its_tokenizer_too():
     with pytest.raises(
         ValueError, match="returned a Qwen3ForCausalLM; it must return the model and"
