@@ -1,4 +1,4 @@
-"""Feed-forward layers that process a sequence in tiles."""
+"""Recomputed blocks, and feed-forward layers that process a sequence in tiles."""
 
 import copy
 
@@ -8,7 +8,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from tandem.config import ConfigError, check, compose
-from tandem.policies.activations import tile_feed_forward
+from tandem.policies.activations import recompute_activations, tile_feed_forward
 
 
 class WideMLP(nn.Module):
@@ -81,3 +81,8 @@ def test_a_network_without_such_layers_says_so():
 def test_what_cannot_be_cut_is_refused_before_a_weight_is_read(words, said):
     with pytest.raises(ConfigError, match=said):
         check(compose(words.split()))
+
+
+def test_a_network_without_blocks_cannot_be_recomputed():
+    with pytest.raises(ValueError, match="gradient_checkpointing=true: Sequential has no list of"):
+        recompute_activations(nn.Sequential(nn.Linear(2, 2)))

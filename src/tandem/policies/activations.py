@@ -34,9 +34,16 @@ def recompute_activations(network: nn.Module) -> None:
     """Let each block keep its inputs alone for backward, which computes the others again.
 
     The libraries do so in train mode only, in which some families compute another function: noise
-    in the choice of experts, dropout, kernels of their own.
+    in the choice of experts, dropout, kernels of their own. Raises ValueError for a network without
+    blocks.
     """
-    for block in blocks_of(network):
+    blocks = blocks_of(network)
+    if not blocks:
+        raise ValueError(
+            f"model.gradient_checkpointing=true: {type(network).__name__} has no list of blocks to "
+            "recompute; set model.gradient_checkpointing=false"
+        )
+    for block in blocks:
         if "run_block" not in vars(block):  # not yet by the other policy of these layers
             block.run_block = block.forward
             block.forward = MethodType(_recompute, block)  # a deep copy binds it to the copied one
