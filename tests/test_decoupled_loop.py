@@ -17,6 +17,7 @@ from experiments.reward_weighted import reward_weighted
 from tandem import distributed
 from tandem.algorithm import decoupled
 from tandem.algorithm.decoupled import likelihoods
+from tandem.contracts import declare
 from tandem.dynamics.kernels import ode
 from tandem.experience import Budget
 from tandem.metrics import reduce_metrics
@@ -44,6 +45,18 @@ def few(name):
 def test_any_cut_gives_the_same_gradients_and_metrics(name):
     assert isinstance(run(few(name)).policy, ErrorPolicy)
     invariance.cut(few(name))
+
+
+def weighed_by_level(batch):
+    """The levels of a picture are as many for all: their mean is none of the rows beside it."""
+    weight = 1 / (batch.sigma + 0.1)
+    weight = weight / weight.mean(1, keepdim=True)
+    return weight * batch.advantages * batch.error.square().mean(-1)
+
+
+def test_a_loss_may_take_the_mean_over_the_levels_of_a_picture():
+    loss = declare(on_errors=True)(weighed_by_level)
+    invariance.cut(replace(few("nft"), loss=loss))
 
 
 @pytest.mark.parametrize("name", SURVEYED)

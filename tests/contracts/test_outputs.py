@@ -12,8 +12,9 @@ from records import GRPO
 
 from tandem.advantages.group import batch_relative, centre, group_relative, group_sum
 from tandem.algorithm.coupled import Coupled
+from tandem.algorithm.part_checks import as_if_moved, refuse_dependence, refuse_width
 from tandem.contracts import declare
-from tandem.contracts.outputs import ADVANTAGE
+from tandem.contracts.outputs import ADVANTAGE, LOSS
 from tandem.contracts.parts import place_of
 from tandem.contracts.wrong_output import WrongOutput
 from tandem.experience import Budget
@@ -22,6 +23,7 @@ from tandem.losses.policy import reinforce
 from tandem.losses.reduction import sequence_mean, token_mean
 from tandem.losses.sequence import gspo
 from tandem.stop import Stop
+from tandem.types import CoupledBatch
 
 WHOLE = replace(PLAN, num_minibatches=1, epochs=1)
 
@@ -332,6 +334,18 @@ def mean_over_columns(batch):
     return -ratio * batch.advantages
 
 
+@declare(reads={"old_logp"}, zero_at_zero_advantage=True)
+def of_unlikely_steps(batch):
+    """As a focal loss: there is a root of 1 - p for a probability alone."""
+    p = batch.old_logp.exp()
+    return -torch.where(batch.mask, 1 - p, 1).sqrt() * batch.advantages * batch.logp
+
+
+@declare(reads={"version_gap"})
+def by_a_table_of_ages(batch):
+    return torch.tensor([1.0, 0.5])[batch.version_gap.long()] * reinforce(batch)
+
+
 @declare(whole_groups=True)
 def declared_group_mean(batch):
     return group_mean(batch)
@@ -401,6 +415,40 @@ def test_a_mean_over_a_group_passes_where_it_is_declared_and_not_elsewhere(tmp_p
     plugged(tmp_path, loss=declared_group_mean).go(1)
     with pytest.raises(WrongOutput, match="gives rows other values"):
         plugged(tmp_path, loss=group_mean).go(1)
+
+
+@pytest.mark.parametrize("loss", [of_unlikely_steps, by_a_table_of_ages])
+def test_moved_rows_are_still_of_probabilities_and_of_young_weights(tmp_path, loss):
+    loop = plugged(tmp_path, loss=loss)
+    loop.policy.table.data *= 8  # most steps are almost certain
+    assert loop.go(1).gradients[0].any()
+
+
+def difference_of_sums(batch):
+    log_ratio = batch.logp.sum(1, keepdim=True) - batch.old_logp.sum(1, keepdim=True)
+    return log_ratio.exp() * batch.advantages
+
+
+def squared_difference_of_sums(batch):
+    gap = batch.logp.sum(1, keepdim=True) - batch.old_logp.sum(1, keepdim=True)
+    return gap.square() * batch.mask
+
+
+@pytest.mark.parametrize("steps", [31, 4095])
+def test_a_sum_rounded_in_another_order_is_none_of_other_columns(steps):
+    drawn = torch.Generator().manual_seed(0)
+    mask = torch.arange(steps) < torch.arange(steps - 7, steps + 1)[:, None]
+    logp = -torch.rand(8, steps, generator=drawn) * mask
+    near = logp + 1e-7 * torch.randn(8, steps, generator=drawn) * mask
+    batch = CoupledBatch(
+        logp=logp, old_logp=near, advantages=1.0 * mask, mask=mask, group=torch.zeros(8).long()
+    )
+    for loss in (difference_of_sums, squared_difference_of_sums):
+        assert refuse_dependence(LOSS, loss, batch)
+        assert refuse_dependence(LOSS, loss, as_if_moved(batch))
+        refuse_width(LOSS, loss, as_if_moved(batch))
+    with pytest.raises(WrongOutput, match="longer row"):
+        refuse_width(LOSS, mean_over_columns, as_if_moved(batch))
 
 
 def test_a_loss_is_asked_about_two_halves_once_in_a_run(tmp_path):

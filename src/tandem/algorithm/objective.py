@@ -21,6 +21,7 @@ from tandem.algorithm.part_checks import (
     refuse_dependence,
     refuse_other_metrics,
     refuse_pull,
+    refuse_width,
     statistics_by,
 )
 from tandem.contracts import batch_statistics_of, facts_of, metrics_of, parts_of, summary_of
@@ -211,11 +212,15 @@ class Objective(ABC):
             for rows_as in (batch, as_if_moved(batch)):
                 refuse_pull(term.loss, rows_as, *statistics)
         if name in self.unchecked and len(loss) > 1 and loss.any():
-            moved = as_if_moved(batch)
-            compared = refuse_dependence(LOSS, term.loss, batch, loss.detach())
-            refuse_dependence(LOSS, term.loss, moved)
+            moved, called = as_if_moved(batch), [(LOSS, term.loss)]
             if name in self.corrected:
-                refuse_dependence(CORRECTION, term.correction, moved)
+                called.append((CORRECTION, term.correction))
+            compared = refuse_dependence(LOSS, term.loss, batch, loss.detach())
+            shorter = rows.rollout.length < batch.mask.shape[1]  # never of denoising steps
+            for kind, part in called:
+                refuse_dependence(kind, part, moved)
+                if shorter.any():
+                    refuse_width(kind, part, moved)
             if compared:
                 self.unchecked.remove(name)
         return float(term.coef) * torch.where(counts, loss * weight, 0).sum()

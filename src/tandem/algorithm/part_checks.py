@@ -33,15 +33,24 @@ def as_if_moved(batch: Record) -> Record:
     another amount, and age: before the first update they agree, and every ratio is 1."""
     mask, names = batch.mask, [x for x in batch.compared_with if getattr(batch, x) is not None]
     rows = torch.arange(len(mask), device=mask.device)[:, None]
-    # At most 30 nats over a row: the product of its ratios stays finite.
-    gap = (2 * rows / len(mask) - 1) * min(0.25, 10 / mask.shape[1]) * mask
-    moved = {}
+    # At most 30 nats over a row: the product of its ratios stays finite. No row stays where it is.
+    gap = ((2 * rows + 0.5) / len(mask) - 1) * min(0.25, 10 / mask.shape[1]) * mask
+    own = batch.evidence.detach()
+    moved = {batch.carries: move_logp(own, 0 * gap) if own.ndim == 2 else own}
     for number, name in enumerate(names, start=1):
         x, far = getattr(batch, name), number * gap
-        moved[name] = x - far if x.ndim == 2 else x * (1 + far[..., None])
-    if batch.version_gap is not None:
-        moved["version_gap"] = batch.version_gap + rows % 4 * mask
+        moved[name] = move_logp(x, far) if x.ndim == 2 else x * (1 + far[..., None])
+    age = getattr(batch, "version_gap", None)
+    if age is not None:  # 0 or 1: a table of weights by age may end there
+        moved["version_gap"] = (rows % 2 * mask).to(age.dtype)
     return replace(batch, **moved)
+
+
+def move_logp(x: Tensor, far: Tensor) -> Tensor:
+    """x - far, [B, T]; the logarithm of a probability stays one. Multiples of 2^-10, of which sums
+    are exact in any order: a difference of two sums is no rounding."""
+    moved = torch.where(x < 0, (x - far).minimum(x / 2), x - far)
+    return (moved * 2**10).floor() / 2**10
 
 
 def is_unproven(loss: Callable) -> bool:
@@ -55,17 +64,15 @@ def is_unproven(loss: Callable) -> bool:
 def refuse_dependence(
     kind: Output, part: Callable, batch: Record, whole: Tensor | None = None
 ) -> bool:
-    """Raise for a part whose values depend on what else is in the micro-batch: on the rows beside
-    them, or on the length of the longest row.
+    """Raise for a part whose values depend on the rows beside them.
 
     whole: [B, T], its values for all rows, if known. The rows are split by these values, so that
     the means of both halves differ; groups stay whole if a loss declares to compare them. False:
     all rows are of one such group, so there was nothing to split.
     """
-    own = facts_of(part)
-    if own.batch_statistics is not None or own.averages or has_state(part):
-        return True  # it declares them, or must not be called twice
-    mask = batch.mask
+    own, mask = facts_of(part), batch.mask
+    if looks_beside(part):
+        return True
     whole = torch.where(mask, part(batch) if whole is None else whole, 0)
     size = whole.sum(1)
     if own.whole_groups:
@@ -84,8 +91,18 @@ def refuse_dependence(
             f"them, which depends on max_tokens_per_microbatch; {kind.instead}"
         )
         refuse_gap(kind, part, batch, whole, again, when)
-    width = mask.shape[1]
-    wider = part(map_fields(batch, lambda x: x if x.ndim == 1 else pad_steps(x, width + 1)))
+    return splits
+
+
+@torch.no_grad()
+def refuse_width(kind: Output, part: Callable, batch: Record) -> None:
+    """Raise for a part whose values depend on the length of the longest row: they are compared with
+    those beside one of twice the width."""
+    if looks_beside(part):
+        return
+    mask, width = batch.mask, batch.mask.shape[1]
+    whole = torch.where(mask, part(batch), 0)
+    wider = part(map_fields(batch, lambda x: x if x.ndim == 1 else pad_steps(x, 2 * width)))
     again = torch.where(mask, wider[:, :width], 0)
     when = (
         "a longer row stands beside them, by up to {gap:.2g}: it reads the columns behind a row, "
@@ -93,7 +110,12 @@ def refuse_dependence(
         "width, as .mean(1) does"
     )
     refuse_gap(kind, part, batch, whole, again, when)
-    return splits
+
+
+def looks_beside(part: Callable) -> bool:
+    """Whether a part declares that it reads other rows, or must not be called twice."""
+    own = facts_of(part)
+    return own.batch_statistics is not None or own.averages or has_state(part)
 
 
 def refuse_gap(
