@@ -52,6 +52,10 @@ EQUAL = {
         {"x": torch.zeros(3), "y": [1.0, "x"]},
         lambda part: setattr(part, "kept", {"x": torch.zeros(3), "y": [1.0, "".join(["x"])]}),
     ),
+    "a set in another order": (
+        {*range(0, 64, 8)},
+        lambda part: setattr(part, "kept", {*range(56, -8, -8)}),
+    ),
     "read": (random.Random(0), lambda part: part.kept.getstate()),
     "a cycle": ((cycle := [0], cycle.append(cycle))[0], lambda part: len(part.kept)),
     "a function": (lambda x: x, lambda part: part.kept(1)),

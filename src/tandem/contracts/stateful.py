@@ -103,8 +103,10 @@ def parts_inside(x: object) -> Collection[object] | None:
             return None
         case Mapping():
             return x.items()
-        case list() | tuple() | set() | frozenset():
+        case list() | tuple():
             return x
+        case set() | frozenset():  # equal ones may have another order
+            return sorted(x, key=repr)
     try:
         made = x.__reduce_ex__(4)
     except Exception:  # of any kind: it may be a method of the user's
