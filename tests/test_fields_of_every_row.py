@@ -57,21 +57,31 @@ def of_a_network(batch):
 
 UNSURE = """
 from tandem import register_adv_estimator
+from tandem.contracts import register_kl_gate, register_truncation
 
 @register_adv_estimator(reads={"entropy"})
 def unsure(scores, rollout):
     return scores.total[:, None] * rollout.entropy * rollout.mask
+
+@register_truncation(reads={"entropy"})
+def lost(scores, rollout):
+    return scores, rollout
+
+@register_kl_gate(reads={"entropy"})
+def open_gate(scores, rollout):
+    return rollout.entropy.sum(1) > 1
 """
 
 
-def test_the_entropy_that_an_engine_does_not_report_is_refused_to_an_advantage(plugin):
+@pytest.mark.parametrize(
+    "part", ["advantage=unsure", "truncation_handling=lost", "kl/gate=open_gate"]
+)
+def test_the_entropy_that_an_engine_does_not_report_is_refused_to_its_readers(plugin, part):
     plugin(UNSURE)
-    words = ["plugins=[wrong]", "~recipe", "algorithm/advantage=unsure"]
+    words = ["plugins=[wrong]", "~recipe", "algorithm.kl.coef=0.1", f"algorithm/{part}"]
     check(compose(words))
     engine = ["rollout=vllm_server", "rollout.engine.url=http://127.0.0.1:9"]
-    with pytest.raises(
-        ConfigError, match=r"^algorithm/advantage=unsure needs the entropy of the sa"
-    ):
+    with pytest.raises(ConfigError, match=rf"^algorithm/{part} needs the entropy of the sa"):
         check(compose([*words, *engine]))
 
 

@@ -118,9 +118,11 @@ def entropy_is_known(case: Case) -> Iterator[str]:
     need += f"rollout={case.plan.choices['rollout']} does not report; set"
     if case.algorithm.entropy.target is not None:
         yield f"algorithm.entropy.target {need} it to null, or rollout=local"
-    for part in parts_of(case.algorithm.advantage):
-        if "entropy" in facts_of(part).reads:
-            yield f"algorithm/advantage={name_of(part)} {need} rollout=local"
+    readers = {name: case.parts[name] for name in ("advantage", "truncation_handling")}
+    for group, reader in (readers | {"kl/gate": case.algorithm.kl.gate}).items():
+        for part in parts_of(reader):
+            if "entropy" in facts_of(part).reads:
+                yield f"algorithm/{group}={name_of(part)} {need} rollout=local"
 
 
 def drift_can_be_seen(case: Case) -> Iterator[str]:
