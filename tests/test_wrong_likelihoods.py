@@ -126,6 +126,15 @@ def right(next_x, step):
     return 0.5 * gaussian_logp(next_x, step)
 
 @register_likelihood(clip_scale=0.1)
+def of_images(next_x, step):
+    error = (next_x - step.mean) / step.std[:, None, None, None]
+    return -error.square().mean((1, 2, 3))
+
+@register_likelihood(clip_scale=0.1)
+def of_videos(next_x, step):
+    return -(next_x - step.mean).square().mean((1, 2, 3, 4))
+
+@register_likelihood(clip_scale=0.1)
 def wide(next_x, step):
     return gaussian_logp(next_x, step)[:, None]
 
@@ -156,11 +165,11 @@ def writing(next_x, step):
 
 @register_likelihood(clip_scale=0.1)
 def failing(next_x, step):
-    return next_x @ step.mean[None, 0, 0, 0, 0]
+    return next_x @ step.mean[None, 0, 0, 0, 0, 0]
 """
 WRONG_VALUES = {
     "wide": "returned torch.float32 [9, 1]; return a tensor [B], whose last axes are here [9]",
-    "of_dimensions": "returned torch.float32 [9, 2, 2]; return a tensor [B], whose last axes are",
+    "of_dimensions": "returned torch.float32 [9, 2, 2, 2]; return a tensor [B], whose last axes",
     "averaged": "returned torch.float32 []; return a tensor [B], whose last axes are here [9]",
     "detached": "has no gradient in the mean of the step; leave out .detach() and .item()",
     "centred": "gives a step another value beside other steps",
@@ -171,9 +180,17 @@ WRONG_VALUES = {
 FLOW = ["plugins=[wrong]", "model=tiny_flow", "algorithm=flow_grpo", "~recipe"]
 
 
-def test_a_likelihood_of_steps_that_is_a_mean_over_dimensions_is_accepted(plugin):
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("right", []),
+        ("of_images", []),
+        ("of_videos", ["model=wan2_1_1_3b", "data.path=there"]),
+    ],
+)
+def test_a_likelihood_of_steps_that_is_a_mean_over_dimensions_is_accepted(plugin, name, words):
     plugin(OF_STEPS)
-    check(compose([*FLOW, "dynamics/logp=right"]))
+    check(compose([*FLOW, *words, f"dynamics/logp={name}"]))
 
 
 @pytest.mark.parametrize(("name", "fault"), WRONG_VALUES.items())

@@ -145,6 +145,11 @@ class Case:
         return PICTURES if whole or self.is_offline else STEPS
 
     @property
+    def makes_films(self) -> bool:
+        adapter = None if self.is_of_texts else self.painter[1].arguments.get("adapter")
+        return adapter is not None and facts_of(adapter.target).makes_films
+
+    @property
     def domains(self) -> dict[str | None, str]:
         """The domain of each segment by its name; None: steps of one kind."""
         return {TEXT: TOKENS, PICTURE: self.domain} if self.is_chain else {None: self.domain}

@@ -139,7 +139,7 @@ def training_pictures_have_the_models_size(case: Case) -> Iterator[str]:
 def rewards_of_films_see_films(case: Case) -> Iterator[str]:
     """A reward of films needs a model of films."""
     for name, function in _functions(case).items():
-        if facts_of(function).of_films and not _makes_films(case):
+        if facts_of(function).of_films and not case.makes_films:
             yield (
                 f"reward={name} judges films, and model={case.plan.choices['model']} makes none; "
                 "choose another reward, or a model of films, such as wan2_1_1_3b"
@@ -149,7 +149,7 @@ def rewards_of_films_see_films(case: Case) -> Iterator[str]:
 def films_are_sampled(case: Case) -> Iterator[str]:
     """Rows of Tandem's datasets hold pictures, so a model of films learns from its samples."""
     datasets = [case.data, *(one["data"] for one in datasets_of(case.data).values())]
-    if not (case.is_offline and _makes_films(case)) or any(is_foreign(x.target) for x in datasets):
+    if not (case.is_offline and case.makes_films) or any(is_foreign(x.target) for x in datasets):
         return
     chosen = case.plan.choices
     yield (
@@ -165,16 +165,11 @@ def frames_are_of_films(case: Case) -> Iterator[str]:
     for (name, part), key in product(case.rewards.items(), without):
         given = part.arguments.get(key, without[key])
         whole = facts_of(functions.get(name)).of_films
-        if given == without[key] or (_makes_films(case) and not whole):
+        if given == without[key] or (case.makes_films and not whole):
             continue
         model = case.plan.choices["model"]
         why = "it reads whole films" if whole else f"model={model} makes no films"
         yield f"reward.{name}.{key}={given}: {why}; set it to {without[key] or 'null'}"
-
-
-def _makes_films(case: Case) -> bool:
-    adapter = None if case.is_of_texts else case.painter[1].arguments.get("adapter")
-    return adapter is not None and facts_of(adapter.target).makes_films
 
 
 def ranges_rise(case: Case) -> Iterator[str]:

@@ -103,7 +103,8 @@ def _wrong_steps(case: Case, levels: Tensor, chosen: Sequence[int]) -> Iterator[
     """The fault of the steps by the kernel between these levels, [steps + 1]."""
     kernel, name = case.plan.dynamics.kernel, case.plan.choices["dynamics"]
     sigma, after = levels[list(chosen)], levels[[step + 1 for step in chosen]]
-    leaf = torch.ones(len(chosen), 2, 2, requires_grad=True)
+    size = (2, 2, 2, 2) if case.makes_films else (2, 2, 2)  # [C, F, H, W], or [C, H, W]
+    leaf = torch.ones(len(chosen), *size, requires_grad=True)
     x, velocity = torch.ones_like(leaf), leaf.clone()
     try:
         with report_errors(kernel):
@@ -153,7 +154,7 @@ def _wrong_numbers(place: str, kernel: Kernel, taken: Step, velocity: Tensor) ->
     """place: of the kernel; velocity: [B, ...], the leaf that the means were computed from."""
     noiseless = facts_of(kernel).noiseless
     (gain,) = torch.autograd.grad(taken.mean.sum(), velocity)
-    said, is_ = taken.velocity_gain.detach(), gain[:, 0, 0]
+    said, is_ = taken.velocity_gain.detach(), gain.flatten(1)[:, 0]
     if not noiseless and (taken.std <= 0).any():
         yield (
             f"{place} returned a std of {taken.std.min():g} for a random step, which then has no "
