@@ -40,9 +40,8 @@ def as_if_moved(batch: Record) -> Record:
     for number, name in enumerate(names, start=1):
         x, far = getattr(batch, name), number * gap
         moved[name] = move_logp(x, far) if x.ndim == 2 else x * (1 + far[..., None])
-    age = getattr(batch, "version_gap", None)
-    if age is not None:  # 0 or 1: a table of weights by age may end there
-        moved["version_gap"] = (rows % 2 * mask).to(age.dtype)
+    if batch.version_gap is not None:  # 0 or 1: a table of weights by age may end there
+        moved["version_gap"] = (rows % 2 * mask).to(batch.version_gap.dtype)
     return replace(batch, **moved)
 
 
