@@ -69,14 +69,24 @@ def test_experiments_that_are_swept_sweep_nothing_themselves(study):
     words = [study(plain="", one=swept, other=swept), "experiment=plain,one,other"]
     with pytest.raises(
         ConfigError,
-        match=r"^experiment=plain,one,other: one sweeps seed itself; give it alone, or move the "
-        r"values from its file to the command line$",
+        match=r"^experiment=plain,one,other: one sweeps seed itself; give it alone, or give the "
+        r"values on the command line$",
     ):
         parse_sweep(words, multirun=True)
+    own = [*words, "seed=2"]
+    assert list(parse_sweep(own, multirun=True).swept) == ["experiment"]
     assert list(parse_sweep([words[0], "experiment=plain,null"], multirun=True).jobs) == [
         "experiment=plain",
         "experiment=null",
     ]
+
+
+@pytest.mark.parametrize("order", ["plain,above", "above,plain"])
+def test_an_experiment_that_is_swept_is_based_on_none_that_sweeps(study, order):
+    swept = "hydra: {sweeper: {params: {seed: '0,1'}}}"
+    own = study(plain="", one=swept, above="defaults: [one, _self_]")
+    with pytest.raises(ConfigError, match=r": above sweeps seed itself; give it alone, or "):
+        parse_sweep([own, f"experiment={order}"], multirun=True)
 
 
 def test_the_memory_of_one_run_is_estimated(study):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
-from tandem.config.composition import read_option
+from tandem.config.composition import compose_with_hydra, read_option
 from tandem.config.loading import Loader
 from tandem.config.names import ConfigError
 from tandem.config.overrides import parse
@@ -30,14 +31,25 @@ def refuse_more_than_a_sweep(overrides: Sequence[str], source: Loader) -> None:
             )
 
 
-def refuse_studies_that_sweep(line: str, names: Sequence[str], source: Loader) -> None:
+def list_swept(hydra: DictConfig, overrides: Sequence[str]) -> dict[str, str]:
+    """The keys that the chosen files sweep, with their values; without those that the command line
+    sets."""
+    given = {part.key_or_group for part in parse(overrides)}
+    params = OmegaConf.to_container(hydra.sweeper).get("params") or {}
+    return {k: x for k, x in params.items() if k.lstrip("+~").partition("@")[0] not in given}
+
+
+def refuse_studies_that_sweep(line: str, runs: Mapping[str, Sequence[str]]) -> None:
     """Raise ConfigError if one of several experiments sweeps: each could sweep other keys.
 
-    line: the override that sweeps over the experiments.
+    line: the override that sweeps over the experiments. runs: a command line of each.
     """
-    for name in names:
-        if swept := OmegaConf.select(read_option(source, "experiment", name), PARAMS):
+    for name, words in runs.items():
+        swept: Iterable[str] = ()
+        with suppress(ConfigError):  # which refuses the runs of this experiment alone
+            swept = list_swept(compose_with_hydra(words).hydra, words)
+        if swept:
             raise ConfigError(
-                f"{line}: {name} sweeps {', '.join(swept)} itself; give it alone, or move the "
-                "values from its file to the command line"
+                f"{line}: {name} sweeps {', '.join(swept)} itself; give it alone, or give the "
+                "values on the command line"
             )

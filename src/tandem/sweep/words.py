@@ -12,13 +12,17 @@ from pathlib import Path
 
 from hydra.core.override_parser.types import Glob, IntervalSweep, Override
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from tandem.config.composition import compose_with_hydra, import_plugins, make_loader
 from tandem.config.loading import Loader
 from tandem.config.names import ConfigError
 from tandem.config.overrides import Menu, list_options, parse
-from tandem.sweep.files import refuse_more_than_a_sweep, refuse_studies_that_sweep
+from tandem.sweep.files import (
+    list_swept,
+    refuse_more_than_a_sweep,
+    refuse_studies_that_sweep,
+)
 from tandem.sweep.swept_numbers import replace_words
 
 LONGEST = 100  # characters of a readable folder name
@@ -74,7 +78,7 @@ def parse_sweep(overrides: Sequence[str], *, multirun: bool) -> Sweep | None:
         return None
     _refuse_what_a_run_has(overrides, menu)
     refuse_more_than_a_sweep(overrides, source)
-    _refuse_swept_studies(overrides, source, menu)
+    _refuse_swept_studies(overrides, menu)
     if whole.estimate:
         raise ConfigError(
             "estimate=true: it is of one run; leave out -m and swept values, or add hydra.mode=RUN "
@@ -166,10 +170,7 @@ def _list_first(overrides: Sequence[str], menu: Menu) -> list[str]:
 
 def _expand(overrides: Sequence[str], hydra: DictConfig) -> list[str]:
     """The overrides with the swept values of files added, unless the command line sets the key."""
-    given = {part.key_or_group: part for part in parse(overrides)}
-    params = OmegaConf.to_container(hydra.sweeper).get("params") or {}
-    keys = {key: key.lstrip("+~").partition("@")[0] for key in params}
-    by_files = [f"{key}={values}" for key, values in params.items() if keys[key] not in given]
+    by_files = [f"{key}={values}" for key, values in list_swept(hydra, overrides).items()]
     return [*by_files, *overrides]
 
 
@@ -214,11 +215,16 @@ def _refuse_what_a_run_has(overrides: Sequence[str], menu: Menu) -> None:
         )
 
 
-def _refuse_swept_studies(overrides: Sequence[str], source: Loader, menu: Menu) -> None:
+def _refuse_swept_studies(overrides: Sequence[str], menu: Menu) -> None:
+    others = [
+        word
+        for part, word in zip(parse(overrides), _list_first(overrides, menu), strict=True)
+        if part.key_or_group not in FILES
+    ]
     for part in parse(overrides):
         if part.key_or_group == "experiment" and part.is_sweep_override():
-            names = [name for name in _values(part, menu) if name in menu["experiment"]]
-            refuse_studies_that_sweep(part.input_line, names, source)
+            runs = {name: [*others, f"experiment={name}"] for name in _values(part, menu)}
+            refuse_studies_that_sweep(part.input_line, runs)
 
 
 def _refuse_a_key_twice(overrides: Sequence[str]) -> None:
