@@ -383,6 +383,7 @@ def test_a_run_of_a_sweep_is_no_task_of_the_srun_that_started_the_sweep(monkeypa
         monkeypatch.delenv(name)
     two = Devices(devices=2, num_nodes=1, strategy="ddp", accelerator="cpu", precision="32-true")
     slurm = {"NTASKS": "2", "NTASKS_PER_NODE": "2", "PROCID": "0", "LOCALID": "0", "JOB_ID": "7"}
+    slurm["STEP_ID"] = "0"
     for name, value in slurm.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     assert tasks_of_srun(two) == 2
