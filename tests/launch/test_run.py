@@ -321,6 +321,15 @@ def test_a_run_can_be_evaluated_alone(straight, capsys):
     assert kept["eval/length"] == result.metrics["eval/length"]
 
 
+def test_an_evaluation_in_a_job_of_slurm_needs_no_other_node(straight, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    words = [f"resume={straight}", "trainer.num_nodes=2", "iterations=9"]
+    assert tandem.train(*words, "evaluate=true").metrics
+    tandem.train(*words, "dry_run=true")
+    with pytest.raises(ConfigError, match=r"^trainer\.num_nodes=2: in a SLURM job a task per rank"):
+        tandem.train(*words)
+
+
 def test_text_that_looks_like_an_interpolation_stays_in_the_record(tmp_path):
     train(tmp_path / "run", "rollout.stop=['<\\${a b}>','\\${seed}']", "iterations=1")
     tandem.train("evaluate=true", f"resume={tmp_path / 'run'}")

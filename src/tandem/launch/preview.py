@@ -53,6 +53,7 @@ def preview(
     start = check_start(cfg)
     if not settings.estimate:  # which may be for another machine
         check_accelerator(settings.trainer)
+    if not (settings.estimate or settings.dry_run or settings.evaluate):  # which start no nodes
         check_nodes(settings.trainer)
     with refusing():
         check_folders(cfg, settings, run_dir, job)
