@@ -73,6 +73,8 @@ HARMLESS = [
     "system: Keep the password: say no secret token.",
     "mail a@b.org, see https://example.org/x@y",
     "logger.api_key=null",
+    "reward.mine.use_auth=true",
+    "reward.mine: {credentials: False}",
     "api_key: ${oc.env:WANDB_API_KEY}",
     "api_key_env: OPENAI_API_KEY",
     "author=me",
@@ -114,6 +116,7 @@ def test_a_variable_that_a_sweep_sets_is_judged_by_its_name(word):
 @pytest.mark.parametrize("text", HARMLESS)
 def test_what_only_looks_like_a_secret_stays(text):
     assert scrub(text, {"TOKENIZERS_PARALLELISM": "false", "N_KEYS": "128"}) == text
+    assert scrub_words([text], {}) == [text]  # nor does a resumed job repeat it
 
 
 def test_values_of_secret_variables_are_hidden_wherever_they_stand():

@@ -128,8 +128,9 @@ def _scrub_all(item: Any) -> Any:
 
 
 def _hide(value: str) -> str:
-    """The value redacted, unless it is empty or a reference such as $NAME."""
-    return value if value in ("null", "None", "???", "") or value.startswith("$") else REDACTED
+    """The value redacted, unless it is empty, a truth value or a reference such as $NAME."""
+    is_plain = value.lower() in ("null", "none", "true", "false", "???", "")
+    return value if is_plain or value.startswith("$") else REDACTED
 
 
 class _Dumper(yaml.SafeDumper):
