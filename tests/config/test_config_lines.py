@@ -398,6 +398,7 @@ WRONG = {
         "unknown key 'algorithm.loss.clip_hgih': did you mean 'algorithm.loss.clip_high'?"
     ),
     "~algorithm.loss": "algorithm.loss is missing: Algorithm needs it",
+    "~cache_dir": "cache_dir is missing: Settings needs it",
     "seed=${sed}": "seed: interpolation key 'sed' not found",
     "data=jsonl": "data.path is not set: add data.path=...",
     "model=hf": ("data.path and model.path are not set: add data.path=... model.path=..."),

@@ -101,7 +101,7 @@ def make_case(cfg: DictConfig) -> Case:
     refuse_foreign_evaluation(cfg)
     config = to_plain(cfg)
     for name in FOLDERS:
-        refuse_empty(name, config[name])
+        refuse_empty(name, config.get(name))
     trust.refuse_unsaid(config, recorded=cfg.resume is not None)
     given = {name: value for name, value in config.items() if name not in COMPONENTS}
     bound = bind_call(Settings, given, "", partial=False)

@@ -79,7 +79,7 @@ def _expand_home(part: Override) -> Override:
 
 def expand_homes(cfg: DictConfig) -> None:
     """Replace ~ in the places that files name."""
-    for name in PLACES:
+    for name in [key for key in cfg if key in PLACES]:
         text = cfg._get_node(name)._value()  # possibly with interpolations
         if str(text).startswith("~"):
             cfg[name] = os.path.expanduser(text)
