@@ -38,6 +38,8 @@ def study(tmp_path, monkeypatch, request):
         (["+hydra.launcher.partition=gpu"], f"+hydra.launcher.partition=gpu: {LAUNCHER}"),
         (["hydra.sweeper.max_batch_size=2"], f"hydra.sweeper.max_batch_size=2: {LAUNCHER}"),
         (["sweep_dir=mine"], f"sweep_dir=mine: {LAUNCHER}"),
+        (["hydra.sweep.dir=mine"], f"hydra.sweep.dir=mine: {LAUNCHER}"),
+        (["hydra.mode=MULTIRUN"], "hydra.mode=MULTIRUN: write -m instead"),
     ],
 )
 def test_a_word_that_one_run_would_drop_is_refused(words, answer):

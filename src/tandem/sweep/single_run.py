@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from tandem.config.names import ConfigError
 from tandem.config.overrides import parse
 
-OF_SWEEPS = re.compile(r"hydra[./](launcher|sweeper)\b.*")
+OF_SWEEPS = re.compile(r"hydra[./](launcher|sweeper|sweep)\b.*")
 MODE = "hydra.mode"  # jobs of a sweep set it, as their experiment may sweep
 
 
@@ -22,6 +22,8 @@ def refuse_sweep(overrides: Sequence[str], hydra: DictConfig) -> None:
     """
     parts = {part.key_or_group: part for part in parse(overrides)}
     for key, part in parts.items():
+        if key == MODE and part.value() == "MULTIRUN":
+            raise ConfigError(f"{part.input_line}: write -m instead")
         if OF_SWEEPS.fullmatch(key) or (key == "sweep_dir" and "run_dir" not in parts):
             raise ConfigError(f"{part.input_line}: only a sweep reads it; add -m, or leave it out")
     if hydra.sweeper.params and MODE not in parts:
