@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, check, compose, configuration, resume_config
 from tandem.config.plain import to_plain
+from tandem.config.recorded_words import list_confirmed
 from tandem.launch.initial_weights import warm_configuration
 from tandem.launch.preview import fill_in
 from tandem.record.secrets import scrub_config
@@ -422,6 +423,17 @@ def test_the_warm_start_has_the_value_that_is_given_again_for_a_redacted_one(tmp
     again += ["+reward.exact_match.password='def'", *words[3:]]
     assert to_plain(cfg)["overrides"] == again
     assert warm_configuration(cfg).rollout.engine.url == "http://me:pw2@host:8000"
+
+
+def test_a_job_repeats_of_a_mapping_only_what_the_record_hides(tmp_path):
+    words = ["reward=exact_match", "+reward.exact_match.own={token:abc,depth:3,of:{secret:d}}"]
+    path = record(tmp_path, words) / "config.yaml"
+    path.write_text(scrub_config(path.read_text(), {}))
+    again = [f"reward.exact_match.own.{x}" for x in ("token='abc'", "of.secret='d'")]
+    assert list_confirmed(words) == again
+    assert resume_config(tmp_path, again).reward.exact_match.function.own == {
+        "token": "abc", "depth": 3, "of": {"secret": "d"},
+    }  # fmt: skip
 
 
 def test_a_redacted_word_of_what_the_run_no_longer_has_is_left_out(tmp_path):

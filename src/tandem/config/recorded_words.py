@@ -25,13 +25,28 @@ CONFIRMED = re.compile(
 def list_confirmed(overrides: Sequence[str]) -> list[str]:
     """The overrides of a run that must be repeated when it is resumed: what only a command line may
     say, and values that the record redacts."""
-    parts = [part for part in parse(overrides) if not part.is_delete()]
+    found: list[str] = []
+    for part in parse(overrides):
+        if part.is_delete():
+            continue
+        if part.key_or_group == "plugins" or CONFIRMED.fullmatch(part.key_or_group):
+            found.append(part.input_line)
+        else:
+            found += _list_hidden(part.key_or_group, part.value(), part.input_line)
+    return found
+
+
+def _list_hidden(key: str, value: object, word: str) -> list[str]:
+    """The word if its record redacts it; of a mapping the words of those values alone."""
+    if scrub_word(word, os.environ) == word:
+        return []
+    if not isinstance(value, dict):
+        return [word]
+    own = {f"{key}.{name}": inner for name, inner in value.items()}
     return [
-        part.input_line
-        for part in parts
-        if part.key_or_group == "plugins"
-        or CONFIRMED.fullmatch(part.key_or_group)
-        or scrub_word(part.input_line, os.environ) != part.input_line
+        line
+        for name, inner in own.items()
+        for line in _list_hidden(name, inner, f"{name}={override_text(inner)}")
     ]
 
 
