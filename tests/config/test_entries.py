@@ -47,7 +47,7 @@ def test_an_entry_is_added_beside_those_that_are_there(line, key, added):
         ("reward=judge +reward.judge.function.chat.limits.conect=1", "limits.connect'?"),
         ("data=reasoning_gym +data.wording.chta=true", "did you mean 'data.wording.chat'?"),
         ("+callbacks.mine={_target_:os.system}", "unknown key 'callbacks.mine'"),
-        ("+choices.x=1", "unknown key 'choices.x'"),
+        ("+choices.x=1", "+choices.x=1: a run fills it in by itself; leave it out"),
     ],
 )
 def test_any_other_new_key_is_refused(line, message):
