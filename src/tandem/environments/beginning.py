@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import threading
 
 from tandem.environments.protocol import Episode, Said, World
-from tandem.rewards.result import Missing, attempt, awaited
+from tandem.rewards.result import Missing, attempt
 from tandem.types import Prompt
 
 
@@ -23,7 +25,7 @@ class Beginning:
         self.is_given_up = False
 
     def __call__(self) -> tuple[Episode, Said]:
-        episode = awaited(self.world.begin(self.prompt, self.key))
+        episode = finish(self.world.begin(self.prompt, self.key))
         if not (callable(episode.act) and callable(episode.close)):  # without one: AttributeError
             raise Missing("begin gave an episode whose act or close is no method")
         with self.lock:
@@ -31,7 +33,7 @@ class Beginning:
         try:
             if nobody_waits:
                 raise Missing("begin returned too late")
-            return episode, awaited(episode.opening)
+            return episode, finish(episode.opening)
         except BaseException:
             self.let_go()  # the error of the opening is raised
             raise
@@ -42,3 +44,8 @@ class Beginning:
             episode, self.episode, self.is_given_up = self.episode, None, True
         if episode is not None:
             attempt(episode.close, ())
+
+
+def finish(answer: object) -> object:
+    """What a coroutine returns; any other value unchanged."""
+    return asyncio.run(answer) if inspect.iscoroutine(answer) else answer

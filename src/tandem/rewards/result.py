@@ -69,7 +69,8 @@ def attempt(function: Callable, arguments: Sequence[object]) -> object:
     process = os.getpid()
     try:
         with exits_trapped(pressed), torch.set_grad_enabled(torch.is_grad_enabled()):
-            return awaited(function(*arguments))
+            answer = function(*arguments)
+            return asyncio.run(answer) if inspect.iscoroutine(answer) else answer
     except KeyboardInterrupt as error:
         if pressed:
             raise
@@ -81,11 +82,6 @@ def attempt(function: Callable, arguments: Sequence[object]) -> object:
     finally:
         if os.getpid() != process:
             end_process(0)
-
-
-def awaited(answer: object) -> object:
-    """What a coroutine returns; any other value unchanged."""
-    return asyncio.run(answer) if inspect.iscoroutine(answer) else answer
 
 
 def copy_of(given: str | Tensor | Prompt) -> str | Tensor | Prompt:

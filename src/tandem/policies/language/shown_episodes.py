@@ -50,11 +50,11 @@ def turns_of(example: Prompt) -> Iterator[tuple[Sequence[Mapping[str, str]], str
     """Each move, with the messages since the previous one. An answer is the only or last move."""
     said: list[Mapping[str, str]] = []
     moved = False
+    if any(is_of_policy(one) and one.get("tool_calls") for one in example.messages or ()):
+        raise ValueError(f"prompt {example.id} of {example.source}: {NOT_SHOWN}")
     for is_move, messages in groupby(example.messages or (), is_of_policy):
         for message in messages:
             if is_move:
-                if message.get("tool_calls"):
-                    raise ValueError(f"prompt {example.id} of {example.source}: {NOT_SHOWN}")
                 yield said, message["content"]
                 said, moved = [], True
             else:
