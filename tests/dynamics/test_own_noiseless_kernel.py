@@ -58,7 +58,7 @@ def test_algorithms_on_finished_pictures_take_it(plugin, algorithm):
     ("words", "fault"),
     [
         ("dynamics=noisy", "returned a std of 1, and declares noiseless=True"),
-        ("dynamics=flat", "returned a mean [10, 4] for x [10, 2, 2]; return [10, 2, 2]"),
+        ("dynamics=flat", "returned a mean [10, 8] for x [10, 2, 2, 2]; return [10, 2, 2, 2]"),
         (
             "dynamics=damped dynamics/solver=unipc",
             "solver=unipc takes no steps of dynamics=damped; set it to null",
