@@ -1,8 +1,8 @@
 """Defaults of a function from outside the package become configuration, whatever they are."""
 
 import pytest
+from written_plugin import metrics_of
 
-import tandem
 from tandem.config import ConfigError, build, check, compose
 from tandem.config.checks import make_case
 from tandem.legality.units import warning
@@ -35,11 +35,6 @@ def nameless(scores, rollout, *, shape=lambda x: x):
     return shape(scores.total)[:, None] * rollout.mask
 """
 WORDS = ["plugins=[wrong]", "~recipe"]
-
-
-def metrics_of(words, *more):
-    found = tandem.train(*words, "iterations=1", *more).metrics
-    return {name: x for name, x in found.items() if not name.startswith(("time/", "perf/"))}
 
 
 def test_a_copy_of_an_advantage_with_a_function_as_a_default_is_the_same(plugin, tmp_path):

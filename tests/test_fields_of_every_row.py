@@ -1,8 +1,8 @@
 """Fields that every row has are there for each part that reads them, whatever the objective."""
 
 import pytest
+from written_plugin import metrics_of
 
-import tandem
 from tandem.config import ConfigError, check, compose
 
 pytestmark = pytest.mark.usefixtures("unregistered")
@@ -83,11 +83,6 @@ def test_the_entropy_that_an_engine_does_not_report_is_refused_to_its_readers(pl
     engine = ["rollout=vllm_server", "rollout.engine.url=http://127.0.0.1:9"]
     with pytest.raises(ConfigError, match=rf"^algorithm/{part} needs the entropy of the sa"):
         check(compose([*words, *engine]))
-
-
-def metrics_of(words, *more):
-    found = tandem.train(*words, "iterations=1", *more).metrics
-    return {name: x for name, x in found.items() if not name.startswith(("time/", "perf/"))}
 
 
 def test_the_age_of_fresh_rows_is_0_for_an_advantage(plugin, tmp_path):

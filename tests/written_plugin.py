@@ -39,3 +39,9 @@ def words_of(words, *more):
         tandem.train(*words, *more)
     assert "\n" not in str(ended.value)
     return str(ended.value)
+
+
+def metrics_of(words, *more):
+    """The metrics of a run of one iteration, without those of time."""
+    found = tandem.train(*words, "iterations=1", *more).metrics
+    return {name: x for name, x in found.items() if not name.startswith(("time/", "perf/"))}

@@ -1,8 +1,8 @@
 """A kernel from outside the package that adds no noise is used as `ode` is."""
 
 import pytest
+from written_plugin import metrics_of
 
-import tandem
 from tandem.config import ConfigError, check, compose
 
 pytestmark = pytest.mark.usefixtures("unregistered")
@@ -29,16 +29,11 @@ def flat(x, velocity, sigma, next_sigma):
 WORDS = ["plugins=[wrong]", "model=tiny_flow", "algorithm=nft", "~recipe"]
 
 
-def metrics_of(plugin, *more):
-    given = plugin(OWN, reward="reward=colour_share model=tiny_flow algorithm=nft iterations=1")
-    given = [word for word in given if not word.startswith("data.")]
-    found = tandem.train(*given, "rollout.steps=4", *more).metrics
-    return {name: x for name, x in found.items() if not name.startswith(("time/", "perf/"))}
-
-
 def test_the_same_step_gives_the_same_run_and_another_one_another(plugin, tmp_path):
+    given = plugin(OWN, reward="reward=colour_share model=tiny_flow algorithm=nft")
+    given = [word for word in given if not word.startswith("data.")]
     runs = {
-        words: metrics_of(plugin, *words.split(), f"run_dir={tmp_path}/{number}")
+        words: metrics_of(given, "rollout.steps=4", *words.split(), f"run_dir={tmp_path}/{number}")
         for number, words in enumerate(
             ["dynamics=ode", "dynamics=damped", "dynamics=damped dynamics.kernel.share=0.5"]
         )

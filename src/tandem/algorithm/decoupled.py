@@ -40,13 +40,7 @@ class Decoupled(Objective):
 
     def record(self, policy: DecoupledPolicy, rows: Experience) -> DecoupledBatch:
         rollout = rows.rollout
-        said = policy.errors(rollout, self.needs)
-        age = None if rollout.version_gap is None else rollout.version_gap.float()
-        given = {"advantages": rows.advantages, "version_gap": age}
-        inside = map_fields(
-            said | given,
-            lambda x: torch.where(rollout.mask[..., None] if x.ndim == 3 else rollout.mask, x, 0),
-        )
+        inside = keep_inside(rows, policy.errors(rollout, self.needs))
         return DecoupledBatch(mask=rollout.mask, group=rollout.group, key=rollout.key, **inside)
 
     def by_term(self, record: DecoupledBatch) -> dict[str, DecoupledBatch | CoupledBatch]:
@@ -72,6 +66,17 @@ class Decoupled(Objective):
         if not self.facts[POLICY].on_errors:
             metrics |= policy_metrics(seen[POLICY])
         return self.measure_losses(metrics, seen, rows)
+
+
+def keep_inside(rows: Experience, said: Mapping[str, object]) -> dict[str, object]:
+    """What a policy said of these rows, [B, T] or [B, T, D], with their advantages and ages; 0
+    outside the mask."""
+    mask, gap = rows.rollout.mask, rows.rollout.version_gap
+    age = None if gap is None else gap.float()
+    return map_fields(
+        {**said, "advantages": rows.advantages, "version_gap": age},
+        lambda x: torch.where(mask[..., None] if x.ndim == 3 else mask, x, 0),
+    )
 
 
 def likelihoods(record: DecoupledBatch, weighting: Weighting) -> CoupledBatch:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Protocol
 
-import torch
 from torch import Tensor
 
+from tandem.algorithm.decoupled import keep_inside
 from tandem.algorithm.objective import POLICY, Objective, Term, Weigh
 from tandem.contracts import facts_of, positive
 from tandem.contracts.outputs import add_metrics, join_metrics
@@ -24,7 +24,6 @@ from tandem.types import (
     MatchingBatch,
     NetworkAnswer,
     Rollout,
-    map_fields,
 )
 
 
@@ -71,12 +70,7 @@ class Matching(Objective):
     def record(self, policy: MatchedPolicy, rows: Experience) -> MatchingBatch:
         rollout = rows.rollout
         said, networks = policy.matching(rollout, self.needs, rests=POLICY not in self.terms)
-        age = None if rollout.version_gap is None else rollout.version_gap.float()
-        given = {"advantages": rows.advantages, "version_gap": age}
-        inside = map_fields(
-            {**said, **given, "networks": networks},
-            lambda x: torch.where(rollout.mask[..., None] if x.ndim == 3 else rollout.mask, x, 0),
-        )
+        inside = keep_inside(rows, {**said, "networks": networks})
         of_rows = {"group": rollout.group, "key": rollout.key, "scored": rows.scores.scored}
         return MatchingBatch(mask=rollout.mask, **of_rows, **inside)
 
