@@ -79,10 +79,10 @@ def compose_with_hydra(overrides: Sequence[str], *, recorded: bool = False) -> D
 
 
 def drop_hydra(whole: DictConfig) -> DictConfig:
-    """The configuration without Hydra's own part."""
+    """The configuration without Hydra's own part, if it has one."""
     cfg = copy.deepcopy(whole)
     with open_dict(cfg):
-        del cfg["hydra"]
+        cfg.pop("hydra", None)
     return cfg
 
 

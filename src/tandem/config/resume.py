@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -48,8 +48,10 @@ CHOSEN = ("model", "algorithm", "data", "rollout", "dynamics")  # in every run
 TEACHERS = re.compile(r"algorithm\.teachers\.folders(\.[^.]+)?")
 
 
-def configuration(overrides: Sequence[str]) -> DictConfig:
-    """The configuration of a command line: a new run or a resumed one.
+def configuration(
+    overrides: Sequence[str], *, compose: Callable[..., DictConfig] = compose
+) -> DictConfig:
+    """The configuration of a command line: a new run, by `compose`, or a resumed one.
 
     Raises ConfigError for a sweep, and for an invalid run.
     """

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from tandem import distributed
 from tandem.config import ConfigError, build, configuration
 from tandem.config.arguments import fill_defaults
-from tandem.config.composition import compose_with_hydra
+from tandem.config.composition import compose_with_hydra, drop_hydra
 from tandem.config.plain import as_text, to_plain
 from tandem.config.plugins import IMPORTED
 from tandem.config.refusals import refusing
@@ -64,8 +64,9 @@ def train(*overrides: str) -> Result:
         ConfigError: an invalid override, with the nearest valid one.
         Stop: a guard ended the run, or its sampling engine did not answer.
     """
-    cfg = configuration(overrides)
-    refuse_sweep(overrides, compose_with_hydra(overrides if cfg.resume is None else []).hydra)
+    whole = configuration(overrides, compose=compose_with_hydra)
+    refuse_sweep(overrides, whole.get("hydra"))
+    cfg = drop_hydra(whole)
     return run(cfg, Path(cfg.run_dir), overrides)
 
 
