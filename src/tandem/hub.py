@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ import torch
 from torch import nn
 
 from tandem.contracts.bounds import values_of
+from tandem.contracts.parts import expand_home
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, ProcessorMixin
@@ -35,7 +35,7 @@ def locate(path: str, *, key: str) -> str:
 
     `key` is the setting that a complaint names. Raises ValueError where it is neither.
     """
-    folder = Path(os.path.expanduser(path))
+    folder = expand_home(path)
     if folder.is_dir():
         return str(folder)
     refuse_absent(path, key=key)
@@ -45,7 +45,7 @@ def locate(path: str, *, key: str) -> str:
 
 def refuse_absent(path: str, *, key: str) -> None:
     """Raise ValueError for a path that cannot be a name on the hub, and is no folder."""
-    folder = Path(os.path.expanduser(path))
+    folder = expand_home(path)
     is_folder = folder.is_absolute() or path.startswith((".", "~")) or path.count("/") > 1
     if is_folder and not folder.is_dir():
         raise ValueError(f"{key}={path}: there is no such folder")
@@ -80,7 +80,7 @@ def refuse_pickles(path: str | Path, *, key: str, kind: str, part: str = "") -> 
 
     `kind`: library.class that would load them from the subfolder `part` of `path`.
     """
-    folder = Path(os.path.expanduser(path)) / part
+    folder = expand_home(path) / part
     shards = [shard for file in folder.glob("*.safetensors.index.json") for shard in _shards(file)]
     if shards or any(folder.glob("*.safetensors")):
         found = sorted({shard for shard in shards if not shard.endswith(".safetensors")})

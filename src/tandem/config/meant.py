@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from tandem.config.own_targets import conf_folder
+from tandem.contracts.parts import expand_home
 
 NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")  # of a model or a dataset of the hub
 READERS = {".jsonl": "jsonl", ".txt": "text"}
@@ -35,7 +35,7 @@ def _model(name: str) -> str | None:
     ]
     if own:
         return " or ".join(f"model={path.stem}" for path in own)
-    is_there = Path(os.path.expanduser(name)).is_dir()
+    is_there = expand_home(name).is_dir()
     return f"model=hf model.path={name}" if is_there or NAME.fullmatch(name) else None
 
 
@@ -45,7 +45,7 @@ def _loads(preset: Path, name: str) -> bool:
 
 
 def _data(name: str) -> str | None:
-    path = Path(os.path.expanduser(name))
+    path = expand_home(name)
     if (reader := READERS.get(path.suffix)) is not None:
         return f"data={reader} data.path={name}"
     if path.suffix in TABLES:

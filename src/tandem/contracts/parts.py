@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -241,3 +242,9 @@ def relative_path(file: str) -> str:
     """A path as seen from the working directory."""
     path = Path(file)
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def expand_home(path: str | Path) -> Path:
+    """The path with `~` expanded. The home of an unknown user stays as it is: a folder that is not
+    there, where `Path.expanduser` raises RuntimeError."""
+    return Path(os.path.expanduser(path))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 from tandem.contracts import register_dataset
+from tandem.contracts.parts import expand_home
 from tandem.data.checks import parse
 from tandem.data.lines import as_row
 from tandem.data.pictures import Resize
@@ -38,7 +38,7 @@ def folder(
     folder.
     Raises ValueError for a missing folder or one without a file `train`.
     """
-    place = Path(os.path.expanduser(path))
+    place = expand_home(path)
     if not place.exists():
         raise ValueError(f"data.path={path}: there is no such folder{absolute_hint(place)}")
     if place.is_file():

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from pathlib import Path
 
 from tandem.contracts import register_dataset
+from tandem.contracts.parts import expand_home
 from tandem.data.captioned import METADATA, Sample, group, metadata, read_sample
 from tandem.data.captioned import split_first as of_member
 from tandem.data.captioned import split_last as of_file
@@ -44,7 +44,7 @@ def image_folder(
     `resize`, `held_out` and `max_size` are those of `jsonl`.
     Raises ValueError for a folder without a usable row, or with other splits but no `train`.
     """
-    place = Path(os.path.expanduser(path))
+    place = expand_home(path)
     if not place.exists():
         raise ValueError(f"data.path={path}: there is no such folder or .tar{absolute_hint(place)}")
     if place.is_file() and place.suffix != SHARD:

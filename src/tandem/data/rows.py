@@ -4,13 +4,13 @@ fatal."""
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from tandem.contracts import register_dataset
+from tandem.contracts.parts import expand_home
 from tandem.data.checks import OWN_KEYS, parse, to_prompt
 from tandem.data.images import KEY as SHOWN
 from tandem.data.images import with_images
@@ -111,9 +111,7 @@ def finisher(folder: Path, *, pictures: bool, resize: Resize) -> Callable[[Promp
 def _files(path: str, eval_path: str | None, test_path: str | None) -> dict[str, Path | None]:
     """The files of the splits by the key that names them."""
     named = {"data.path": path, "data.eval_path": eval_path, "data.test_path": test_path}
-    return {
-        k: None if name is None else Path(os.path.expanduser(name)) for k, name in named.items()
-    }
+    return {k: None if name is None else expand_home(name) for k, name in named.items()}
 
 
 def assemble(

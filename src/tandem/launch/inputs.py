@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Set
 from itertools import chain
-from pathlib import Path
 
 from omegaconf import DictConfig
 
@@ -15,6 +13,7 @@ from tandem.config.plain import iterate_leaves, to_plain
 from tandem.config.refusals import refusing
 from tandem.config.targets import resolve
 from tandem.contracts import facts_of, is_foreign
+from tandem.contracts.parts import expand_home
 from tandem.data import Data
 from tandem.policies.teachers import rows_by_teacher
 from tandem.record.terminal import starting
@@ -164,5 +163,5 @@ def check_places(cfg: DictConfig) -> None:
     for group in ("model", "reward"):
         for key, value in iterate_leaves(to_plain(cfg[group])):
             own = key.rpartition(".")[2] == "path" and str(value).startswith(HERE)
-            if own and not (place := Path(os.path.expanduser(value)).absolute()).exists():
+            if own and not (place := expand_home(value).absolute()).exists():
                 raise ConfigError(f"{group}.{key}={value}: there is no {place}")

@@ -18,6 +18,7 @@ from omegaconf import DictConfig
 
 from tandem.config.plain import iterate_leaves, to_plain
 from tandem.config.plugins import list_sources
+from tandem.contracts.parts import expand_home
 from tandem.record.foreign import UNREADABLE, read_object
 from tandem.settings.settings import key_of
 
@@ -119,7 +120,7 @@ def has_content(key: str, place: str) -> bool:
     if not os.path.isdir(place):
         return os.path.exists(place)
     folder = Path(place).resolve()
-    within = (Path.cwd().parent, Path(os.path.expanduser("~")))
+    within = (Path.cwd().parent, expand_home("~"))
     return not COMMAND.search(key) and not any(one.is_relative_to(folder) for one in within)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from tandem.contracts.parts import expand_home
 from tandem.stop import command_to_resume
 from tandem.types import Prompt
 
@@ -45,7 +45,7 @@ class Teachers(ABC):
 
     def check_run(self, source: str) -> None:
         """Raise ValueError for the directory of a run that has not saved a model."""
-        place = Path(os.path.expanduser(self.folders[source]))
+        place = expand_home(self.folders[source])
         if (place / "config.yaml").is_file() and not (place / "model").is_dir():
             raise ValueError(
                 f"{self.as_override(source)}: there is no model/ in this run; finish it first: "
@@ -55,7 +55,7 @@ class Teachers(ABC):
 
 def weights_of(folder: str) -> Path:
     """The model/ of a run directory, or the folder itself."""
-    place = Path(os.path.expanduser(folder))
+    place = expand_home(folder)
     return place / "model" if (place / "model").is_dir() else place
 
 

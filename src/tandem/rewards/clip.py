@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from tandem.contracts.parts import expand_home
 from tandem.rewards.images import pixels
 from tandem.rewards.networks import Hosting, each_once, network, read, tokenizer
 from tandem.types import Prompt
@@ -28,7 +28,7 @@ class Clip:
 
         self.hosting = hosting
         self.model = network(CLIPModel, path, f"{key}.path", hosting)
-        own = processor is None or (Path(os.path.expanduser(path)) / PROCESSOR).is_file()
+        own = processor is None or (expand_home(path) / PROCESSOR).is_file()
         files, named = (path, f"{key}.path") if own else (processor, f"{key}.processor")
         if Path(files).is_dir() and not (Path(files) / PROCESSOR).is_file():
             raise ValueError(f"{named}={files} holds no {PROCESSOR}; set {key}.processor")

@@ -3,7 +3,6 @@ rankings, arXiv:2508.03789."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from tandem.contracts import register_reward
+from tandem.contracts.parts import expand_home
 from tandem.hub import locate, read_processor
 from tandem.rewards.asked import Asked
 from tandem.rewards.images import pixels
@@ -104,7 +104,7 @@ def load_weights(
     if Path(weights).suffix != ".safetensors":
         raise ValueError(f"{KEY}.weights={weights} is not a .safetensors; use HPSv3.safetensors")
     with refusing_others(f"{KEY}.weights", weights):
-        found = load_file(Path(os.path.expanduser(weights)))
+        found = load_file(expand_home(weights))
         head = [
             tuple(found[f"{HEAD}{n}.{x}"].float().to(hosting.place) for x in ("weight", "bias"))
             for n in LAYERS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from tandem.contracts import declare, facts_of
+from tandem.contracts.parts import expand_home
 from tandem.data.images import add_marks
 from tandem.rewards.chat import Question
 from tandem.rewards.films import lay_out_frames
@@ -43,7 +43,7 @@ class Template:
     parts: tuple[str, ...] = field(init=False, repr=False)  # text, name, text, name, ... text
 
     def __post_init__(self) -> None:
-        file = None if self.file is None else Path(os.path.expanduser(self.file))
+        file = None if self.file is None else expand_home(self.file)
         if file is not None and not file.is_file():
             raise ValueError(f"file={file}: there is no such file")
         text = self.text if file is None else file.read_text()

@@ -4,9 +4,7 @@ rankings, arXiv:2501.13918."""
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -14,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from tandem.contracts import register_reward
+from tandem.contracts.parts import expand_home
 from tandem.hub import locate, read_processor
 from tandem.rewards.asked import Asked
 from tandem.rewards.films import select_frames
@@ -166,7 +165,7 @@ def read_settings(given: str) -> tuple[float, dict[str, tuple[float, float]]]:
     Raises ValueError for a file without them.
     """
     try:
-        said = json.loads(Path(os.path.expanduser(given)).read_text(encoding="utf-8"))
+        said = json.loads(expand_home(given).read_text(encoding="utf-8"))
         lora, known = said["peft_lora_config"], said["inference_config"]
         scale = lora["lora_alpha"] / lora["lora_r"] ** (0.5 if lora["use_rslora"] else 1)
         return scale, {name: (known[f"{name}_mean"], known[f"{name}_std"]) for name in RATED}

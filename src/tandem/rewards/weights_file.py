@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tandem.contracts.parts import expand_home
 from tandem.hub import shorten_error
 
 
@@ -16,7 +16,7 @@ def weights_file(key: str, given: str, *, inside: str = "") -> Path:
     `inside`: how the weights are reached in the pickle that the authors publish. Raises ValueError
     for that pickle, with the line that converts it.
     """
-    path = Path(os.path.expanduser(given))
+    path = expand_home(given)
     if path.suffix != ".safetensors":
         made = path.with_suffix(".safetensors")
         raise ValueError(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tandem.contracts.parts import expand_home
 from tandem.policies.engines.protocol import EngineOption
 from tandem.policies.language.records import Sampling
 from tandem.policies.lora import Lora
@@ -47,7 +47,7 @@ class ServerOption(EngineOption):
 
     @property
     def writes_to(self) -> Path:
-        return Path(os.path.expanduser(self.folder))
+        return expand_home(self.folder)
 
     @abstractmethod
     def command(self, served: Served, sampling: Sampling, lora: Lora | None) -> Command:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from tandem.contracts import between
+from tandem.contracts.parts import expand_home
 from tandem.dynamics.regression import part_of
 from tandem.policies.flow.adapter import Adapter, Teaching
 from tandem.policies.flow.velocity_model import VelocityModel
@@ -40,7 +39,7 @@ class VelocityTeachers(Teachers):
             if (weights_of(folder) / TRANSFORMER).is_file():
                 continue
             self.check_run(source)
-            there = Path(os.path.expanduser(folder)).is_dir()
+            there = expand_home(folder).is_dir()
             fault = f"there is no {TRANSFORMER} in it" if there else "there is no such folder"
             raise ValueError(
                 f"{self.as_override(source)}: {fault}; give the directory of a finished run of a "

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tandem.contracts.parts import expand_home
 from tandem.hub import list_ends
 from tandem.types import Admission, Picture, Prompt, split_refused
 
@@ -40,7 +40,7 @@ class Chat:
         # Schemas that the template renders with a prompt.
         self.tools_of: Callable[[Prompt], Sequence[Mapping]] = lambda prompt: ()
         if talk.template is not None:
-            tokenizer.chat_template = read_template(Path(os.path.expanduser(talk.template)))
+            tokenizer.chat_template = read_template(expand_home(talk.template))
 
     def text(self, prompt: Prompt) -> str:
         """The text that the model reads, before special tokens that the tokenizer adds."""

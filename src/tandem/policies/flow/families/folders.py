@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from torch import nn
 
 from tandem import hub
+from tandem.contracts.parts import expand_home
 from tandem.hub import shorten_error
 from tandem.policies.flow.families.weight_files import saved_dtype
 
@@ -28,7 +28,7 @@ def pipeline_folder(path: str | None, *, patterns: Sequence[str] = PATTERNS) -> 
     """
     if path is None:
         raise ValueError("model.path is null: set it to the folder of a diffusers pipeline")
-    folder = Path(os.path.expanduser(path))
+    folder = expand_home(path)
     if not folder.is_dir():
         folder = from_hub(path, patterns)
     if not (folder / INDEX).is_file():
