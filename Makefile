@@ -67,10 +67,10 @@ build/agents/ready: tests/environments/real_agents.py
 	PYTHONPATH=tests/environments $(PYTHON) -m real_agents build/agents
 	touch $@
 
-docs: $(VENV)/docs ## build the documentation site into build/site, warnings are errors
+docs: $(VENV)/ready ## build the documentation site into build/site, warnings are errors
 	NO_MKDOCS_2_WARNING=1 PYTHONPATH=docs $(RUN) -m mkdocs build --quiet --strict
 
-serve_docs: $(VENV)/docs ## show the site at 127.0.0.1:8000 and build it anew as its pages change
+serve_docs: $(VENV)/ready ## show the site at 127.0.0.1:8000 and build it anew as its pages change
 	NO_MKDOCS_2_WARNING=1 PYTHONPATH=docs $(RUN) -m mkdocs serve
 
 shown: $(VENV)/ready ## write into the pages the files and tables that they show
@@ -93,7 +93,7 @@ stale: $(NEWEST) ## what constraints.txt has that a fresh install would not take
 .PHONY: $(NEWEST)
 $(NEWEST):
 	$(PYTHON) -m venv --clear $@
-	$@/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,docs,openenv,gymnasium,ocr]"
+	$@/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,openenv,gymnasium,ocr]"
 
 # What tests need holds what training needs: either of the two may come first. Python compiles what
 # it imports and nothing else.
@@ -112,11 +112,6 @@ $(VENV)/ready: pyproject.toml constraints.txt
 $(VENV)/bench: $(VENV)/ready
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
 	  --constraint constraints.txt --editable ".[dev,bench,openenv,gymnasium,ocr,torchao,reasoning-gym]"
-	touch $@
-
-$(VENV)/docs: $(VENV)/ready
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
-	  --constraint constraints.txt --editable ".[dev,docs]"
 	touch $@
 
 .PHONY: engines docs serve_docs picture report_pictures constraints stale train test rounding exhaustive status laws legality matrix families forwards waits faults kills

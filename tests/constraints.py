@@ -27,13 +27,7 @@ HEAD = """\
 """
 LOOSE = {"torch": "2.13.*"}  # each machine has its own build, with or without a GPU
 EXTRA = "dev"
-INSTALLED = (
-    EXTRA,
-    "docs",
-    "openenv",
-    "gymnasium",
-    "ocr",
-)  # the extras that `make` installs from constraints.txt
+INSTALLED = (EXTRA, "openenv", "gymnasium", "ocr")  # extras that `make` installs
 
 
 def project() -> dict:
