@@ -31,7 +31,7 @@ ESTIMATORS = [
 
 
 # In the gate each law is held by some presets, and each preset by some laws.
-@pytest.mark.parametrize(("name", "law"), each(7, KEPT))
+@pytest.mark.parametrize(("name", "law"), each(12, KEPT))
 def test_the_law_holds(name, law):
     LAWS[law].check(preset(name))
 
@@ -89,7 +89,7 @@ def of_two_ranks(request):
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("name", each(4, names()))
+@pytest.mark.parametrize("name", each(6, names()))
 def test_two_ranks_give_the_gradients_of_one_but_where_a_reason_says_not(name, of_two_ranks):
     alone, differ = one_rank(preset(name)), 0
     for rank in range(2):

@@ -36,7 +36,7 @@ def commands() -> list[str]:
     return [command for command in found if not any(word in command for word in NEED_A_RUN)]
 
 
-@pytest.mark.parametrize("command", each(5, commands()))
+@pytest.mark.parametrize("command", each(9, commands()))
 def test_a_command_of_the_documents_composes_and_binds(command):
     words = shlex.split(command, comments=True)[1:]
     for package in (PACKAGES[word] for word in words if word in PACKAGES):

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 import torch
+from gate import each
 from written_plugin import words_of
 
 import tandem
@@ -98,7 +99,7 @@ def test_metrics_of_a_loss_or_a_correction_are_records(plugin, word, value, faul
     assert said.startswith(f"measured at wrong.py:4 {fault}")
 
 
-@pytest.mark.parametrize("part", ["loss", "importance_sampling"])
+@pytest.mark.parametrize("part", each(2, ["loss", "importance_sampling"]))
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
@@ -413,7 +414,7 @@ WRONG_STEPS = {
 }
 
 
-@pytest.mark.parametrize(("word", "fault"), WRONG_STEPS.items())
+@pytest.mark.parametrize(("word", "fault"), each(2, WRONG_STEPS.items()))
 def test_the_steps_of_a_flow_are_tried_before_anything_is_loaded(plugin, word, fault):
     plugin(STEPS)
     words = ["plugins=[wrong]", "model=tiny_flow", "algorithm=flow_grpo", "~recipe", word]
@@ -686,7 +687,7 @@ WRONG_NUMBERS = {
 }
 
 
-@pytest.mark.parametrize(("case", "fault"), WRONG_NUMBERS.items())
+@pytest.mark.parametrize(("case", "fault"), each(2, WRONG_NUMBERS.items()))
 def test_a_part_that_gives_numbers_is_tried_before_anything_is_loaded(plugin, case, fault):
     (name, gives), (words, key) = case, PLACES[case[0]]
     plugin(TRIED)

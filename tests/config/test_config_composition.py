@@ -243,7 +243,7 @@ def company(option):
     return BESIDE.get(option, FITTING.get(option.split("=")[0], []))
 
 
-@pytest.mark.parametrize("option", each(6, OPTIONS))
+@pytest.mark.parametrize("option", each(10, OPTIONS))
 def test_every_option_composes_and_binds(option):
     if option in PACKAGES:
         pytest.importorskip(PACKAGES[option])
@@ -258,7 +258,7 @@ def seen():
     return set()
 
 
-@pytest.mark.parametrize("option", each(16, OPTIONS))
+@pytest.mark.parametrize("option", each(32, OPTIONS))
 def test_help_has_a_meaning_for_every_key_of_every_option(option, seen):
     words = [option, "~recipe", *company(option)]
     cfg = compose(words)
@@ -307,7 +307,7 @@ def beside(algorithm, model):
     return [part for part in asked if not part.startswith("model=")]
 
 
-@pytest.mark.parametrize("recipe", each(6, RECIPES), ids=str)
+@pytest.mark.parametrize("recipe", each(10, RECIPES), ids=str)
 def test_every_recipe_binds_and_is_used(recipe):
     model, algorithm = recipe.parent.name, recipe.stem
     chosen, above = f"algorithm={algorithm}", recipe.parts[:-2]  # for some data only

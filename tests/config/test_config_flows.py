@@ -4,6 +4,7 @@ import shlex
 
 import pytest
 import torch
+from gate import each
 
 from tandem.config import ConfigError, check, compose
 
@@ -125,7 +126,7 @@ def test_the_steps_of_a_chain_are_named_by_the_key_of_its_painter():
         check(compose(words))
 
 
-@pytest.mark.parametrize(("line", "answer"), WRONG.items())
+@pytest.mark.parametrize(("line", "answer"), each(2, WRONG.items()))
 def test_a_contradictory_line_is_answered_by_the_check(line, answer):
     cfg = compose(words_of(line))
     with pytest.raises(ConfigError) as refused:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from gate import each
 
 from tandem.config import ConfigError, check, compose, configuration
 from tandem.config.arguments import list_left_out_keys
@@ -588,14 +589,14 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("line", "answer"), MISSPELT.items())
+@pytest.mark.parametrize(("line", "answer"), each(2, MISSPELT.items()))
 def test_a_misspelt_line_is_answered_when_composing(line, answer):
     with pytest.raises(ConfigError) as refused:
         configuration(shlex.split(line))
     assert str(refused.value) == answer
 
 
-@pytest.mark.parametrize(("line", "answer"), WRONG.items())
+@pytest.mark.parametrize(("line", "answer"), each(3, WRONG.items()))
 def test_a_contradictory_line_is_answered_by_the_check(line, answer):
     cfg = compose(shlex.split(line))
     with pytest.raises(ConfigError) as refused:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import pytest
+from gate import each
 
 from tandem.algorithm.regularizers import KLInLoss
 from tandem.config import compose
@@ -72,7 +73,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("segment", SEGMENTS)
+@pytest.mark.parametrize("segment", each(2, SEGMENTS))
 @pytest.mark.parametrize(("line", "loss", "said"), REFUSED, ids=[said for *_, said in REFUSED])
 def test_the_loss_of_either_segment_is_refused_like_that_of_both(line, loss, said, segment):
     alone, beside = first(line, loss), first(line, beside_ppo(segment, loss))

@@ -224,7 +224,7 @@ def refusals_of(preset: str, lines: list[str]) -> list[str]:
 PRESETS = sorted(path.stem for path in (conf_folder() / "algorithm").glob("[!_]*.yaml"))
 
 
-@pytest.mark.parametrize("place", each(4, range(len(PRESETS))))
+@pytest.mark.parametrize("place", each(6, range(len(PRESETS))))
 def test_some_swaps_of_each_preset_run_or_are_refused_for_a_reason_of_mathematics(place):
     """Each option is tried with at least one preset, half of them in the gate; the next test tries
     all."""

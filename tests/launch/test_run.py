@@ -421,7 +421,7 @@ REMEMBERING = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("algorithm", each(2, REMEMBERING))
+@pytest.mark.parametrize("algorithm", each(4, REMEMBERING))
 def test_what_an_algorithm_remembers_is_resumed_bit_for_bit(tmp_path, algorithm):
     asked = (
         f"algorithm={algorithm}", "~recipe", "schedule=constant", "evaluation.every=null",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from gate import each
 from loopback import ROWS, Habits, Loopback, serving
 from safetensors.torch import load_file
 
@@ -54,7 +55,7 @@ def weights_of(model):
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
-@pytest.mark.parametrize("adapter", [False, True])
+@pytest.mark.parametrize("adapter", each(2, [True, False]))
 def test_a_run_trains_on_the_samples_of_a_server_that_follows_its_weights(train, folder, adapter):
     state = Loopback(str(folder))
     options = [LORA] if adapter else ["rollout.engine.sleeps=true"]
@@ -91,7 +92,7 @@ def test_a_run_goes_on_with_a_server_that_was_started_again(train, folder, tmp_p
     assert lines(cut.run_dir)[1:] == lines(whole.run_dir)[1:]
 
 
-@pytest.mark.parametrize("order", ["exact", "ready"])
+@pytest.mark.parametrize("order", each(2, ["exact", "ready"]))
 def test_the_manifest_says_of_a_run_that_it_cannot_be_repeated(train, folder, order):
     ahead = (f"rollout.order={order}", "rollout.staleness=1", "evaluation.every=null")
     result = train(Loopback(str(folder)), *ahead, "iterations=1")

@@ -60,7 +60,7 @@ def test_dream_tells_a_token_one_place_before_it(folders):
     ("model", "algorithm"),
     [
         ("llada_8b", "espo"),
-        ("dream_7b", "diffu_grpo"),
+        pytest.param("dream_7b", "diffu_grpo", marks=pytest.mark.slow),
         pytest.param("llada_8b", "diffu_grpo", marks=pytest.mark.slow),
         pytest.param("dream_7b", "espo", marks=pytest.mark.slow),
     ],
