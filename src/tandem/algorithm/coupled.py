@@ -9,9 +9,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from tandem.algorithm.objective import KL, POLICY, Objective, Term
+from tandem.algorithm.objective import KL, POLICY, Objective, Term, add_metrics
 from tandem.contracts import declare, facts_of
-from tandem.contracts.outputs import OLD_POLICY, add_metrics
+from tandem.contracts.outputs import OLD_POLICY
 from tandem.experience import Experience, statistics_of
 from tandem.losses import importance
 from tandem.losses.policy import k3_of
@@ -117,7 +117,7 @@ class Coupled(Objective):
         for name in self.corrected:
             metrics |= importance.effect(batch, self.terms[name].correction(batch))
             if (measure := self.metrics_of_corrections[name]) is not None:
-                add_metrics(metrics, measure(batch), self.terms[name].correction)
+                add_metrics(metrics, measure, batch, part=self.terms[name].correction)
         return self.measure_losses(metrics, self.by_term(batch), rows)
 
 

@@ -10,9 +10,9 @@ from typing import Annotated, Protocol
 from torch import Tensor
 
 from tandem.algorithm.decoupled import keep_inside
-from tandem.algorithm.objective import POLICY, Objective, Term, Weigh
+from tandem.algorithm.objective import POLICY, Objective, Term, Weigh, add_metrics
 from tandem.contracts import facts_of, positive
-from tandem.contracts.outputs import add_metrics, join_metrics
+from tandem.contracts.outputs import join_metrics
 from tandem.dynamics.decays import EmaSchedule
 from tandem.dynamics.regression import energy
 from tandem.experience import Experience, statistics_of
@@ -87,7 +87,8 @@ class Matching(Objective):
         for name, batch in self.by_term(record).items():
             own: dict[str, Metric] = {}
             if (measure := self.metrics[name]) is not None:
-                add_metrics(own, measure(batch, *statistics_of(rows, name)), self.terms[name].loss)
+                read = (batch, *statistics_of(rows, name))
+                add_metrics(own, measure, *read, part=self.terms[name].loss)
             if name != POLICY:
                 own["velocity_error"] = masked_mean(energy(batch.error), record.mask)
                 own = {f"networks/{name}/{said}": x for said, x in own.items()}

@@ -18,15 +18,15 @@ from tandem.algorithm.part_checks import (
     Record,
     as_if_moved,
     is_unproven,
-    refuse_dependence,
-    refuse_other_metrics,
+    judge_alone,
     refuse_pull,
-    refuse_width,
     statistics_by,
 )
 from tandem.contracts import batch_statistics_of, facts_of, metrics_of, parts_of, summary_of
 from tandem.contracts.inner_parts import ask_inner
-from tandem.contracts.outputs import CORRECTION, LOSS, WEIGHTS, add_metrics
+from tandem.contracts.outputs import CORRECTION, LOSS, WEIGHTS, find_wider, refuse_name
+from tandem.contracts.parts import callable_name, place_of
+from tandem.contracts.wrong_output import WrongOutput, wrong_value
 from tandem.experience import Budget, Experience, select_rows, statistics_of
 from tandem.losses import importance
 from tandem.losses.adapted import refuse_part
@@ -114,9 +114,9 @@ class Objective(ABC):
         asked: list[Callable] = []
         for name, record in records.items():
             if (measure := self.metrics[name]) is not None:
-                found = measure(record, *statistics_of(rows, name))
                 suffix = f".{name}" if measure.func in asked else ""
-                add_metrics(metrics, found, self.terms[name].loss, suffix=suffix)
+                read = (record, *statistics_of(rows, name))
+                add_metrics(metrics, measure, *read, part=self.terms[name].loss, suffix=suffix)
                 asked.append(measure.func)
         return metrics
 
@@ -172,24 +172,11 @@ class Objective(ABC):
         parts = {name: self.part(name, seen, rows) for name, seen in self.by_term(record).items()}
         counts = torch.stack([weight != 0 for weight in rows.weights.values()]).any(0)
         with torch.no_grad():
-            try:
-                metrics = self.measure(replace(record, mask=record.mask & counts), rows)
-                if not all(isinstance(metric, Metric) for metric in metrics.values()):
-                    raise TypeError("a metric is a record of tandem.metrics")
-            except (TypeError, AttributeError):  # also of a part that returned no mapping
-                self.refuse_metrics(record, rows)
-                raise
+            metrics = self.measure(replace(record, mask=record.mask & counts), rows)
         loss = sum(parts.values())
         if POLICY not in parts or not parts[POLICY].requires_grad:  # DDP waits for all gradients
             loss = loss + 0 * record.evidence.sum()
         return Outcome(loss=loss, parts={n: x.detach() for n, x in parts.items()}, metrics=metrics)
-
-    def refuse_metrics(self, record: Record, rows: Experience) -> None:
-        """Raise WrongOutput for the function whose metrics are not records of `tandem.metrics`."""
-        for name, batch in self.by_term(record).items():
-            refuse_other_metrics(self.metrics[name], batch, *statistics_of(rows, name))
-            refuse_other_metrics(self.metrics_of_corrections[name], batch)
-        refuse_other_metrics(self.measure, record, rows)
 
     def part(self, name: str, batch: Record, rows: Experience) -> Tensor:
         """One term: sum of coef * loss * correction * weight over its record.
@@ -207,23 +194,49 @@ class Objective(ABC):
         if name in self.corrected:
             judged = counts & loss.isfinite()  # a loss that is already NaN is not its fault
             weight = weight * CORRECTION.ask(term.correction, batch, mask=judged)
-        if name in self.unproven and loss.any():
+        if name in self.unchecked and loss.any():
+            self.check(name, batch, rows, loss.detach())
+        return float(term.coef) * torch.where(counts, loss * weight, 0).sum()
+
+    def check(self, name: str, batch: Record, rows: Experience, loss: Tensor) -> None:
+        """The checks of a loss and its correction that are made once, on the first rows where the
+        loss, [B, T], is not 0. Raises WrongOutput."""
+        term = self.terms[name]
+        if name in self.unproven:
             self.unproven.remove(name)
             for rows_as in (batch, as_if_moved(batch)):
-                refuse_pull(term.loss, rows_as, *statistics)
-        if name in self.unchecked and len(loss) > 1 and loss.any():
-            moved, called = as_if_moved(batch), [(LOSS, term.loss)]
-            if name in self.corrected:
-                called.append((CORRECTION, term.correction))
-            compared = refuse_dependence(LOSS, term.loss, batch, loss.detach())
-            shorter = rows.rollout.length < batch.mask.shape[1]  # never of denoising steps
-            for kind, part in called:
-                refuse_dependence(kind, part, moved)
-                if shorter.any():
-                    refuse_width(kind, part, moved)
-            if compared:
-                self.unchecked.remove(name)
-        return float(term.coef) * torch.where(counts, loss * weight, 0).sum()
+                refuse_pull(term.loss, rows_as, *statistics_of(rows, name))
+        corrections = [term.correction] if name in self.corrected else []
+        shorter = rows.rollout.length < batch.mask.shape[1]  # never of denoising steps
+        if len(loss) > 1 and judge_alone(term.loss, corrections, batch, loss, padded=shorter.any()):
+            self.unchecked.remove(name)
+
+
+def add_metrics(
+    metrics: dict[str, Metric],
+    measure: Callable[..., Mapping[str, Metric]],
+    *records: object,
+    part: Callable,
+    suffix: str = "",
+) -> None:
+    """Add what a part measures on these records, with a suffix to its names.
+
+    Raises WrongOutput for anything else than records of `tandem.metrics` with scalars, and for
+    names that `refuse_name` refuses.
+    """
+    found = measure(*records)
+    if not isinstance(found, Mapping):
+        raise wrong_value(measure, found, "a dict of names to records of tandem.metrics")
+    for name, value in found.items():
+        if not isinstance(value, Metric):
+            want = f"{name} as a record of tandem.metrics, such as masked_mean(x, batch.mask)"
+            raise wrong_value(measure, value, want)
+        refuse_name(f"{name}{suffix}", part, metrics)
+        if (fault := find_wider(value)) is not None:
+            place = f"{callable_name(part)} at {place_of(part)}"
+            advice = "give it scalars, such as x.sum() or x.max()"
+            raise WrongOutput(f"{place} measures {name!r} as {fault}; {advice}")
+        metrics[f"{name}{suffix}"] = value
 
 
 def statistics_input(loss: Callable, batch: Record) -> Record | Summary:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tandem.contracts import callable_name, facts_of, is_foreign, iterate_innermost
 from tandem.contracts.inner_parts import ask_unwritten
-from tandem.contracts.outputs import CLOSE, Output, find_wider
+from tandem.contracts.outputs import CLOSE, CORRECTION, LOSS, Output, find_wider
 from tandem.contracts.parts import place_of
 from tandem.contracts.stateful import has_state
 from tandem.contracts.wrong_output import WrongOutput, wrong_value
@@ -57,6 +57,24 @@ def is_unproven(loss: Callable) -> bool:
     package are tested. A loss with state must not be called twice."""
     outside = any(is_foreign(part) for _, part in iterate_innermost(loss, ""))
     return facts_of(loss).zero_at_zero_advantage and outside and not has_state(loss)
+
+
+def judge_alone(
+    loss: Callable, corrections: Sequence[Callable], batch: Record, whole: Tensor, *, padded: bool
+) -> bool:
+    """Raise WrongOutput for a loss or a correction whose values depend on rows beside them, or on
+    the width of the batch if a row is `padded`.
+
+    whole: [B, T], the values of the loss. False: all rows are of one group that the loss compares,
+    so there was nothing to split.
+    """
+    moved = as_if_moved(batch)
+    compared = refuse_dependence(LOSS, loss, batch, whole)
+    for kind, part in [(LOSS, loss), *((CORRECTION, x) for x in corrections)]:
+        refuse_dependence(kind, part, moved)
+        if padded:
+            refuse_width(kind, part, moved)
+    return compared
 
 
 @torch.no_grad()
@@ -151,18 +169,6 @@ def refuse_pull(loss: Callable, batch: Record, *statistics: Tensor) -> None:
                 f"zero_at_zero_advantage=True, but its {what} is {size} where all advantages "
                 "are 0, and such rows are left out; remove the flag"
             )
-
-
-def refuse_other_metrics(measure: Callable | None, *records: object) -> None:
-    """Raise WrongOutput if the metrics of a part for these records are no records of
-    `tandem.metrics`; None: it declares none."""
-    found = {} if measure is None else measure(*records)
-    if not isinstance(found, Mapping):
-        raise wrong_value(measure, found, "a dict of names to records of tandem.metrics")
-    for name, value in found.items():
-        if not isinstance(value, Metric):
-            want = f"{name} as a record of tandem.metrics, such as masked_mean(x, batch.mask)"
-            raise wrong_value(measure, value, want)
 
 
 def refuse_other_records(logged: Mapping[str, object], known: Mapping[str, Metric]) -> None:

@@ -11,10 +11,10 @@ All checks but `finite` and that first call are free: two walks over the records
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from numbers import Real
-from typing import Any, TypeVar
+from typing import TypeVar
 from weakref import WeakSet
 
 import torch
@@ -181,23 +181,9 @@ def read_states(records: Sequence[object], by_content: bool) -> dict[str, tuple[
     return found
 
 
-def add_metrics(
-    metrics: dict[str, Any], found: Mapping[str, Any], part: Callable, *, suffix: str = ""
-) -> None:
-    """Add what a part measures, with a suffix to its names. Raises WrongOutput as `refuse_name`,
-    and for records of anything else than scalars."""
-    for name, value in found.items():
-        refuse_name(f"{name}{suffix}", part, metrics)
-        if (fault := find_wider(value)) is not None:
-            place = f"{callable_name(part)} at {place_of(part)}"
-            advice = "give it scalars, such as x.sum() or x.max()"
-            raise WrongOutput(f"{place} measures {name!r} as {fault}; {advice}")
-        metrics[f"{name}{suffix}"] = value
-
-
-def find_wider(metric: object) -> str | None:
+def find_wider(metric: Iterable[object]) -> str | None:
     """The first value in a record of `tandem.metrics` that is no scalar, in words; None: none."""
-    for x in metric if isinstance(metric, tuple) else ():
+    for x in metric:
         if not isinstance(x, Real) and not (isinstance(x, Tensor) and x.ndim == 0):
             shown = f"{x.dtype} {[*x.shape]}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
             return f"a {type(metric).__name__} of {shown}"
