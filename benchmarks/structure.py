@@ -27,11 +27,17 @@ sys.path.insert(0, str(HERE.parent))  # run as a script, it finds its neighbour
 from benchmarks.docstrings import publics, share  # noqa: E402
 
 RESULTS = HERE / "results"
+# Rewards that differ between the samples of random weights: without advantages nothing is learnt.
 STEPS = {
-    "one GRPO step (tiny_lm, 2 updates)": ("model=tiny_lm", "algorithm=grpo", "num_minibatches=2"),
-    "one flow_grpo step (tiny_flow, 2 updates)": ("model=tiny_flow", "algorithm=flow_grpo"),
-}
-SHORT = ("iterations=1", "warm_start=null", "evaluation.every=null", "trainer=cpu")
+    "one GRPO step (tiny_lm, 2 updates)": (
+        "model=tiny_lm", "algorithm=grpo", "num_minibatches=2", "reward=format",
+        "reward.format.pattern='.*[a-m]'",
+    ),
+    "one flow_grpo step (tiny_flow, 2 updates)": (
+        "model=tiny_flow", "algorithm=flow_grpo", "reward=colour_share",
+    ),
+}  # fmt: skip
+SHORT = ("iterations=2", "warm_start=null", "evaluation.every=null", "trainer=cpu")
 LANGUAGE_PRESETS = ("grpo", "dapo", "dr_grpo", "rloo", "reinforce_pp")
 PROBES = {"isinstance", "hasattr", "getattr"}
 FILLED_IN = ("choices", "inherited", "overrides", "replaced")  # keys that the run fills in
@@ -170,7 +176,11 @@ def of_steps() -> dict[str, object]:
 
 
 def count_entered(overrides: Sequence[str]) -> tuple[int, int, int]:
-    """Files and functions of the package that the only step of a run enters, and its calls."""
+    """Files and functions of the package that the second step of a run enters, and its calls.
+
+    The first step also makes the checks that are made once. Raises ValueError for a step without
+    advantages, which would train nothing.
+    """
     import threading
 
     import tandem
@@ -188,6 +198,8 @@ def count_entered(overrides: Sequence[str]) -> tuple[int, int, int]:
             calls[frame.f_code] += 1
 
     def trace(self, *given):
+        if self.iteration == 0:
+            return plain(self, *given)
         threading.setprofile(note)
         sys.setprofile(note)
         try:
@@ -199,7 +211,11 @@ def count_entered(overrides: Sequence[str]) -> tuple[int, int, int]:
     PostTraining.training_step = trace
     try:
         with tempfile.TemporaryDirectory() as folder:
-            tandem.train(*overrides, *SHORT, f"run_dir={folder}/run")
+            run_dir = Path(folder) / "run"
+            tandem.train(*overrides, *SHORT, f"run_dir={run_dir}")
+            _, second, *_ = (run_dir / "metrics.jsonl").read_text().splitlines()
+            if not json.loads(second)["actor/adv_std"]:
+                raise ValueError(f"all advantages are 0: {' '.join(overrides)}")
     finally:
         PostTraining.training_step = plain
     functions = [code for code in calls if code.co_name[0] != "<"]
