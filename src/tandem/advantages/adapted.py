@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tandem.advantages.temporal import scored_steps, step_rewards
 from tandem.contracts.wrong_output import WrongOutput
-from tandem.types import Rollout, Scores, check_shapes
+from tandem.types import Rollout, Scores
 
 OfRewards = Callable[..., tuple[Tensor, Tensor]]
 Estimator = Callable[..., Tensor]
@@ -31,11 +31,12 @@ def from_rewards(function: OfRewards) -> Estimator:
         answer = function(step_rewards(scores, rollout), mask, **numbers)
         match answer:
             case (Tensor() as advantages, Tensor() as returns):
-                named = {"advantages": advantages, "returns": returns}
-                try:
-                    check_shapes(function.__name__, named, tuple(mask.shape))
-                except ValueError as error:
-                    raise WrongOutput(str(error)) from None
+                for name, found in (("advantages", advantages), ("returns", returns)):
+                    if found.shape != mask.shape:
+                        raise WrongOutput(
+                            f"{function.__name__}.{name} is {tuple(found.shape)}, but it should be "
+                            f"{tuple(mask.shape)}"
+                        )
                 return torch.where(mask, advantages, 0)
         raise WrongOutput(
             f"{function.__name__}(rewards, mask) gives (advantages, returns), two tensors "

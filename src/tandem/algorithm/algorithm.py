@@ -84,20 +84,16 @@ class Algorithm:
     networks: Mapping[str, Network | None] = field(default_factory=dict)
     policy_every: Annotated[int, at_least(1)] = 1  # iterations per update of the policy
 
-    shapes_scores: bool = field(init=False)  # whether truncation handling changes scores
     # Whether scores define what is learnt; otherwise a teacher does, and scores are logged.
     learns_from_scores: bool = field(init=False)
-    clips_apart: bool = field(init=False)  # whether gradients, of unlike sizes, are clipped by part
     unchecked: list[Compare] = field(init=False)  # the advantage, until its determinism was checked
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shapes_scores", not facts_of(self.truncation_handling).neutral)
         estimators = [part for _, part in iterate_innermost(self.advantage, "")]
         taught = facts_of(self.loss).taught or all(facts_of(part).taught for part in estimators)
         object.__setattr__(self, "learns_from_scores", not taught)
         networks = {name: network for name, network in self.networks.items() if network is not None}
         object.__setattr__(self, "networks", networks)
-        object.__setattr__(self, "clips_apart", bool(self.segments or networks))
         stateful = dict(modules_in("advantage", self.advantage))
         object.__setattr__(self, "unchecked", [] if stateful else [self.advantage])
 
@@ -117,6 +113,10 @@ class Algorithm:
         if self.segments:
             return Segmented(terms, old_policy=self.old_logprobs, segments=self.segments)
         return Coupled(terms, old_policy=self.old_logprobs)
+
+    @cached_property
+    def shapes_scores(self) -> bool:  # whether truncation handling changes scores
+        return not facts_of(self.truncation_handling).neutral
 
     @property
     def reads_errors(self) -> bool:

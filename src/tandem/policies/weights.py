@@ -140,7 +140,7 @@ def clip_gradients(parts: Sequence[Sequence[torch.nn.Parameter]], most: float) -
     # For a part without gradients torch returns 0 on the CPU, wherever its weights are.
     learning = [part for part in parts if any(p.grad is not None for p in part)]
     norms = [torch.nn.utils.clip_grad_norm_(part, most) for part in learning]
-    norms = [norm.full_tensor() if distributed.is_sharded(norm) else norm for norm in norms]
+    norms = [distributed.full_tensor(norm) for norm in norms]
     return norms[0] if len(norms) == 1 else torch.stack(norms).norm()
 
 

@@ -75,6 +75,8 @@ class PostTraining(LightningHooks):
     def training_step(self, prompts: Sequence[Prompt], batch_idx: int) -> None:
         self.start_of_iteration()
         rollout, scores = self.algorithm.sampling_strategy(self.source, slots_of_this_rank(prompts))
+        if scores.all_parts:  # not of demonstrations
+            self.check_rewards()
         self.fresh = is_fresh(rollout)
         if not self.fresh and not self.algorithm.corrects:
             raise Stop(STALE)
@@ -95,8 +97,6 @@ class PostTraining(LightningHooks):
 
     def minibatches(self, experience: Experience) -> Iterator[Experience]:
         """Whole groups with their weights, one optimiser step each; equally many on all ranks."""
-        if self.source.taken[0][1].all_parts:  # not of demonstrations
-            self.check_rewards()
         rows, plan = experience, self.plan
         for epoch in range(plan.epochs):
             if epoch:
@@ -152,8 +152,8 @@ class PostTraining(LightningHooks):
                 parameter.grad = None  # the optimiser then skips it, including weight decay
         parts = [group["params"] for group in optimizer.param_groups]
         parameters = [p for part in parts for p in part]
-        apart = parts if self.algorithm.clips_apart else [parameters]
-        norm = clip_gradients(apart, self.plan.max_grad_norm)
+        unlike = self.algorithm.segments or self.algorithm.networks  # their gradients' sizes
+        norm = clip_gradients(parts if unlike else [parameters], self.plan.max_grad_norm)
         # One decision for all ranks: losses are per rank until they are logged.
         finite = torch.stack([norm, *self.losses.values()]).isfinite().all()  # one wait for a GPU
         if distributed.all_max((~finite).float()) == 0:

@@ -64,13 +64,6 @@ class Compared:
         return self.mask if self.baseline is None else self.mask & ~self.baseline[:, None]
 
 
-def check_shapes(owner: str, tensors: Mapping[str, Tensor | None], want: tuple[int, ...]) -> None:
-    """Raise ValueError for the first tensor whose shape is not [want, ...], naming its owner."""
-    for name, tensor in tensors.items():
-        if tensor is not None and tuple(tensor.shape) != want:
-            raise ValueError(f"{owner}.{name} is {tuple(tensor.shape)}, but it should be {want}")
-
-
 def take(record: Record, rows: Tensor) -> Record:
     """The chosen rows of every tensor and tuple of a record. rows: [N] int64 -> B becomes N."""
     # The indices cross between host and device once, not for every field.

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tandem import distributed
 from tandem.dynamics.decays import Decay, EmaSchedule, constant
 from tandem.policies.flow.records import EMA, LIVE, REFERENCE
+from tandem.policies.lagged import swap_weights
 from tandem.policies.request import Request
 from tandem.types import OF_SNAPSHOTS
 
@@ -142,19 +143,12 @@ class Snapshots:
         if self.is_live(name) or name == self.placed:
             yield
             return
-        held = {key: p.detach().clone() for key, p in self.live.items()}
-        self._put(self.on_live_device(name))
-        self.placed = name
-        try:
-            yield
-        finally:
-            self._put(held)
-            self.placed = LIVE
-
-    @torch.no_grad()
-    def _put(self, weights: Mapping[str, Tensor]) -> None:
-        for key, parameter in self.live.items():
-            parameter.copy_(weights[key])
+        with swap_weights(self.live, self.on_live_device(name)):
+            self.placed = name
+            try:
+                yield
+            finally:
+                self.placed = LIVE
 
     def state(self) -> dict[str, Tensor]:
         """snapshot/weight -> tensor, which snapshots equal the live weights, and the counts of

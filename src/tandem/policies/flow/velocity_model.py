@@ -54,7 +54,7 @@ class VelocityModel:
         if scale == 1:
             return widen(self.predict(x, sigma, prompted))
         if unprompted is None or scale < 1:
-            return guide(self.predict(x, sigma, prompted), None, scale=scale)  # raises
+            return guide(x, None, scale=scale)  # raises, before a pass is made
         both = {name: torch.cat([prompted[name], unprompted[name]]) for name in prompted}
         velocity = self.predict(torch.cat([x, x]), torch.cat([sigma, sigma]), both)
         guided = self.adapter.guide(*velocity.chunk(2), scale=scale, sigma=sigma)
