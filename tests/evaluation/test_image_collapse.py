@@ -8,6 +8,7 @@ import torch
 from torch.testing import assert_close
 
 from tandem import rng
+from tandem.config import ConfigError, check, compose
 from tandem.data.shapes_drawn import renderings
 from tandem.evaluation.image_collapse import Collapse, colour_entropy, dark, edge_density
 from tandem.record.galleries import distance
@@ -139,5 +140,5 @@ def test_nothing_is_said_where_the_reward_does_not_rise_or_nothing_is_known():
 
 
 def test_a_limit_below_nothing_is_refused():
-    with pytest.raises(ValueError, match=r"collapse\.dark=-1: must not be negative"):
-        Collapse(dark=-1)
+    with pytest.raises(ConfigError, match=r"collapse\.dark=-1\.0: must not be negative"):
+        check(compose(["model=tiny_flow", "evaluation.collapse.dark=-1"]))

@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from tandem.contracts import at_least
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,6 +63,7 @@ def edge_density(pictures: Tensor) -> Tensor:
     return edges.double().mean((-2, -1))
 
 
+Share = Annotated[float, at_least(0)]
 MEASURES: Mapping[str, Callable[[Tensor], Tensor]] = {
     "dark": dark,
     "colour_entropy": colour_entropy,
@@ -75,18 +78,13 @@ class Collapse:
     None: the measure is ignored.
     """
 
-    diversity: float | None = 0.2  # share of its first value below which it warns; null: never
-    colour_entropy: float | None = 0.5  # share of its first value below which it warns; null: never
-    edge_density: float | None = 0.4  # share of its first value below which it warns; null: never
+    diversity: Share | None = 0.2  # share of its first value below which it warns; null: never
+    colour_entropy: Share | None = 0.5  # share of its first value below which it warns; null: never
+    edge_density: Share | None = 0.4  # share of its first value below which it warns; null: never
     # Change of the share of dark pixels, up or down, that warns; null: never.
-    dark: float | None = 0.25
+    dark: Share | None = 0.25
     # Distance from the first images, in units of their diversity, that warns.
-    distance: float | None = 3.0
-
-    def __post_init__(self) -> None:
-        for name, limit in asdict(self).items():
-            if limit is not None and limit < 0:
-                raise ValueError(f"evaluation.collapse.{name}={limit}: must not be negative")
+    distance: Share | None = 3.0
 
     def warning(self, first: Mapping[str, float], now: Mapping[str, float]) -> str | None:
         """The warning about an evaluation relative to the first of the run; None: no suspicion.

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tandem.record import jsonl
 
-Warn = Callable[[Mapping[str, float], Mapping[str, float]], str | None]
+Metrics = Mapping[str, float]
+Warn = Callable[[Metrics, Metrics], str | None]
 
 
 def summarise(run_dir: Path, *, warn: Warn | None = None) -> str:
@@ -17,8 +18,9 @@ def summarise(run_dir: Path, *, warn: Warn | None = None) -> str:
     """
     lines = jsonl.read(run_dir / "metrics.jsonl")
     evaluated = [line for line in lines if any(name.startswith("eval/") for name in line)]
-    table = _make_tables(evaluated[0], evaluated[-1]) if evaluated else []
-    warning = warn(evaluated[0], evaluated[-1]) if warn and evaluated else None
+    ends = evaluated[:1] + evaluated[-1:]
+    table = _make_tables({f"iteration {line['iteration']}": line for line in ends}) if ends else []
+    warning = warn(*ends) if warn and ends else None
     warned = [] if warning is None else [f"warning: {warning}"]
     return "\n".join(
         [*table, *warned, *_describe_cost(run_dir, lines), f"run directory: {run_dir}"]
@@ -27,22 +29,7 @@ def summarise(run_dir: Path, *, warn: Warn | None = None) -> str:
 
 def evaluation_table(metrics: Mapping[str, float], weights: str) -> str:
     """The table of one evaluation: all prompts together, then source by source."""
-    whole = {name: value for name, value in metrics.items() if name.count("/") == 1}
-    rows = [["", weights]]
-    rows += [[name.removeprefix("eval/"), _format_number(value)] for name, value in whole.items()]
-    return "\n".join([*_rule(rows), *_list_sources(metrics)])
-
-
-def _list_sources(metrics: Mapping[str, float]) -> list[str]:
-    split = [name.split("/", 2)[1:] for name in metrics if name.count("/") == 2]
-    if not split:
-        return []
-    titles, sources = (list(dict.fromkeys(parts)) for parts in zip(*split, strict=True))
-    rows = [["", *titles]]
-    for source in sources:
-        found = [metrics.get(f"eval/{title}/{source}") for title in titles]
-        rows.append([source, *map(_format_number, found)])
-    return _rule(rows)
+    return "\n".join(_make_tables({weights: metrics}))
 
 
 def format_seconds(seconds: float) -> str:
@@ -63,34 +50,27 @@ def format_count(number: float) -> str:
     return f"{number:.0f}"
 
 
-def _make_tables(first: dict, last: dict) -> list[str]:
-    """All prompts together, then source by source."""
-    names = [name for name in {**first, **last} if name.startswith("eval/")]
-    whole = [name for name in names if name.count("/") == 1]
-    when = [f"iteration {line['iteration']}" for line in (first, last)]
-    rows = [["", *when, "change"], *(_make_row(name, first, last) for name in whole)]
-    return _rule(rows) + _group_by_source(
-        [name for name in names if name not in whole], first, last
-    )
-
-
-def _make_row(name: str, first: dict, last: dict) -> list[str]:
-    pair = [line.get(name) for line in (first, last)]
-    change = "" if None in pair else f"{pair[1] - pair[0]:+.3f}"
-    return [name.removeprefix("eval/"), *map(_format_number, pair), change]
-
-
-def _group_by_source(names: list[str], first: dict, last: dict) -> list[str]:
-    """names: eval/metric/source."""
-    if not names:
-        return []
-    split = [name.split("/", 2)[1:] for name in names]
+def _make_tables(columns: Mapping[str, Metrics]) -> list[str]:
+    """Evaluations by title: all prompts together, with the change if there are two, then source by
+    source."""
+    names = list(dict.fromkeys(n for own in columns.values() for n in own if n.startswith("eval/")))
+    keys = [tuple(name.split("/", 2)[1:]) for name in names]  # (metric,) or (metric, source)
+    changes = ["change"] if len(columns) == 2 else []
+    rows = [["", *columns, *changes]]
+    for metric in [key[0] for key in keys if len(key) == 1]:
+        values = [own.get(f"eval/{metric}") for own in columns.values()]
+        gap = [] if not changes else [""] if None in values else [f"{values[1] - values[0]:+.3f}"]
+        rows.append([metric, *map(_format_number, values), *gap])
+    split = [key for key in keys if len(key) == 2]
+    if not split:
+        return _rule(rows)
     metrics, sources = (list(dict.fromkeys(parts)) for parts in zip(*split, strict=True))
-    rows = [["", *(title for metric in metrics for title in (metric, "->"))]]
+    titles = [title for metric in metrics for title in (metric, *("->" for _ in changes))]
+    of_sources = [["", *titles]]
     for source in sources:
-        pairs = [(line.get(f"eval/{m}/{source}")) for m in metrics for line in (first, last)]
-        rows.append([source, *map(_format_number, pairs)])
-    return _rule(rows)
+        values = [own.get(f"eval/{m}/{source}") for m in metrics for own in columns.values()]
+        of_sources.append([source, *map(_format_number, values)])
+    return _rule(rows) + _rule(of_sources)
 
 
 def _format_number(value: float | None) -> str:
