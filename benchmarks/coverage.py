@@ -169,15 +169,30 @@ def medians(draw: Draw, median: float, n: int, experiments: int) -> float:
     return share(one.low <= median <= one.high for one in found)
 
 
-def middles(tasks: int, n: int, experiments: int) -> float:
+# Seeds of each task of an experiment over tasks.
+TASKS = {
+    "n = 3 in each of 7": (3,) * 7,
+    "n = 4 in each of 6": (4,) * 6,
+    "n = 5 in each of 4": (5,) * 4,
+    "n = 10 in each of 4": (10,) * 4,
+    "n = 5 in each of 10": (5,) * 10,
+    "n = 3, 5, 5, 5, 5": (3, 5, 5, 5, 5),
+    "n = 5, 5, 5, 5, 10": (5, 5, 5, 5, 10),
+    "n = 3, 3, 3, 11": (3, 3, 3, 11),
+}
+LIKENESS = {"similar": (0.3, 0.6), "unlike": (0.0, 2.0)}  # first and last of the tasks' means
+
+
+def middles(seeds: Sequence[int], likeness: str, experiments: int) -> float:
     """Share of experiments whose bootstrap interval contains the true interquartile mean."""
-    random = np.random.default_rng((tasks, n))
-    levels = np.linspace(0.3, 0.6, tasks)[:, None]
-    truth = float(iqm((levels + normal(random, (tasks, 250_000))).ravel()))
+    random = np.random.default_rng(tuple(seeds))
+    levels = random.permutation(np.linspace(*LIKENESS[likeness], len(seeds)))
+    many = levels[:, None] + normal(random, (len(seeds), 250_000))
+    truth = float(iqm(many.ravel(), np.ones(many.size)))
     held = []
     for _ in range(experiments):
-        scores = levels + normal(random, (tasks, n))
-        found = interquartile_mean({str(i): x for i, x in enumerate(scores)})
+        tasks = zip(levels, seeds, strict=True)
+        found = interquartile_mean({str(x): x + normal(random, (n,)) for x, n in tasks})
         held.append(found.low <= truth <= found.high)
     return share(held)
 
@@ -306,12 +321,9 @@ def of_others(experiments: int) -> Table:
         for n in (FEWEST_FOR_MEDIAN, 10)
     ]
     rows += [
-        (
-            f"interquartile mean over {tasks} tasks",
-            f"n = {n} in each",
-            middles(tasks, n, experiments),
-        )
-        for tasks, n in ((7, 3), (4, 5), (4, 10), (10, 5))
+        (f"interquartile mean over {likeness} tasks", name, middles(seeds, likeness, experiments))
+        for likeness in LIKENESS
+        for name, seeds in TASKS.items()
     ]
     held = [(of, seeds, f"{x:.1%}") for of, seeds, x in rows]
     title = "## Other 95 % intervals: share that holds the truth"

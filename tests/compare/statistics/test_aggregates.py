@@ -52,20 +52,52 @@ def test_an_interval_of_wins_holds_the_truth_as_often_as_it_says():
 
 @pytest.mark.parametrize("size", [20, 21, 22, 23])
 def test_the_interquartile_mean_is_the_trimmed_one_of_scipy(size):
-    scores = np.random.default_rng(size).normal(size=(50, size))
-    assert np.array_equal(iqm(scores), stats.trim_mean(scores, 0.25, axis=-1))
+    """A score of weight w counts as 4 w scores of weight 1/4, of which whole ones are trimmed."""
+    random = np.random.default_rng(size)
+    scores, weights = random.normal(size=(50, size)), random.integers(1, 5, size)
+    trimmed = stats.trim_mean(np.repeat(scores, 4 * weights, axis=-1), 0.25, axis=-1)
+    assert iqm(scores, weights) == pytest.approx(trimmed, abs=1e-12)
 
 
 def test_the_interquartile_mean_leaves_a_quarter_out_on_each_side():
     scores = np.array([9.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, -50.0])
-    assert iqm(scores) == pytest.approx((2 + 3 + 4 + 5) / 4)
+    assert iqm(scores, np.ones(8)) == pytest.approx((2 + 3 + 4 + 5) / 4)
+    assert iqm(scores[1:6], np.ones(5)) == pytest.approx((0.75 * (2 + 4) + 3) / 2.5)
+
+
+def test_each_task_weighs_alike_whatever_its_seeds():
+    """More seeds of the hard task make a variant no worse, nor of the easy one better."""
+    easy, middle, less, hard = ([x, x + 0.01, x + 0.02] for x in (0.90, 0.50, 0.40, 0.20))
+    better = {"easy": easy, "middle": middle, "less": less, "hard": hard * 4}
+    worse = {task: [x - 0.03 for x in scores[:3]] for task, scores in better.items()}
+    worse["easy"] = worse["easy"] * 4
+    found = [interquartile_mean(one).value for one in (better, worse)]
+    assert found == pytest.approx([0.46, 0.43])
+    shares = [performance_profile(one, [0.45]).share[0] for one in (better, worse)]
+    assert shares == pytest.approx([0.5, 0.5])
+
+
+@pytest.mark.parametrize("seeds", [(3, 3, 3, 11), (5, 5, 5, 10), (3, 5, 5, 5, 5), (4,) * 6])
+def test_an_interval_is_around_its_own_mean(seeds):
+    """In a resample, which has one score of each task less, a task weighs what it weighs in the
+    mean, and the same share is left out."""
+    random = np.random.default_rng(len(seeds))
+    levels = np.linspace(0.9, 0.3, len(seeds))
+    tasks = {str(x): random.normal(x, 0.02, n) for x, n in zip(levels, seeds, strict=True)}
+    found = interquartile_mean(tasks)
+    assert found.low < found.value < found.high
+    assert resample(tasks, iqm).mean() == pytest.approx(found.value, abs=0.004)
+    profile = performance_profile(tasks, levels)
+    assert (profile.low < profile.share + 1e-9).all()
+    assert (profile.share < profile.high + 1e-9).all()
 
 
 def test_the_bootstrap_draws_within_tasks():
     """Tasks without spread leave nothing to resample, however different they are."""
     fixed = {str(i): [float(i)] * 5 for i in range(4)}
     found = interquartile_mean(fixed)
-    assert (found.low, found.value, found.high) == (None, 1.5, None)  # width 0 is not certainty
+    assert (found.low, found.high) == (None, None)  # width 0 is not certainty
+    assert found.value == pytest.approx(1.5)
     assert (found.tasks, found.scores) == (4, 20)
     own = interquartile_mean(TASKS)
     assert own.low < own.value < own.high
@@ -76,8 +108,8 @@ def test_the_bootstrap_is_that_of_its_definition():
     tasks = {"a": [0.1, 0.3, 0.35], "b": [0.2, 0.9, 0.6], "c": [0.4, 0.5, 0.0]}
     every = []
     for drawn in itertools.product(*(itertools.product(x, repeat=2) for x in tasks.values())):
-        middle = sorted(x for pair in drawn for x in pair)[1:5]
-        every.append(sum(middle) / 4)
+        _, a, b, c, d, _ = sorted(x for pair in drawn for x in pair)
+        every.append((a / 2 + b + c + d / 2) / 3)
     every = np.array(every)
     found = interquartile_mean(tasks)
     for edge, share in ((found.low, 0.025), (found.high, 0.975)):
@@ -101,7 +133,7 @@ def test_a_profiles_band_is_the_middle_of_shares_that_are_drawn():
 def test_what_is_drawn_spreads_as_runs_do():
     """The mean of a task of three has variance s^2 / n, with the unbiased s^2."""
     tasks = {"a": [0.1, 0.4, 0.9]}
-    drawn = resample(tasks, lambda scores: scores.mean(-1))
+    drawn = resample(tasks, lambda scores, weights: scores @ weights)
     assert drawn.var() == pytest.approx(np.var(tasks["a"], ddof=1) / 3, rel=0.1)
 
 

@@ -6,7 +6,7 @@ Source: Agarwal et al., "Deep RL at the edge of the statistical precipice", arXi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,13 +101,14 @@ def too_few(by_task: Mapping[str, Sequence[float]]) -> str:
 
 
 def interquartile_mean(by_task: Mapping[str, Sequence[float]]) -> Aggregate:
-    """Mean of the middle half of all scores, with a bootstrap that draws seeds within each task."""
-    scores = pool_tasks(by_task)
+    """Mean of the middle half of all scores, in which each task weighs alike whatever its number of
+    seeds, with a bootstrap that draws seeds within each task."""
+    scores, weights = pool_tasks(by_task.values())
     drawn = resample(by_task, iqm)
     low, high = _middle(drawn)
     certain = is_rounding(float(drawn.std()), drawn)
     return Aggregate(
-        value=float(iqm(scores)),
+        value=float(iqm(scores, weights)),
         low=None if certain else float(low),
         high=None if certain else float(high),
         tasks=len(by_task),
@@ -115,34 +116,41 @@ def interquartile_mean(by_task: Mapping[str, Sequence[float]]) -> Aggregate:
     )
 
 
-def pool_tasks(by_task: Mapping[str, Sequence[float]]) -> NDArray:
-    return np.concatenate([np.asarray(scores, dtype=np.float64) for scores in by_task.values()])
+def pool_tasks(tasks: Iterable[ArrayLike]) -> tuple[NDArray, NDArray]:
+    """[..., n] of each task -> all scores [..., N] and their weights [N], 1 in total of a task."""
+    own = [np.asarray(scores, dtype=np.float64) for scores in tasks]
+    weights = [np.full(x.shape[-1], 1 / x.shape[-1]) for x in own]
+    return np.concatenate(own, axis=-1), np.concatenate(weights)
 
 
-def iqm(scores: NDArray) -> NDArray:
-    """[..., N] -> [...]: the mean of the middle half of each line."""
-    size = scores.shape[-1]
-    cut = size // 4
-    return np.partition(scores, (cut, size - cut - 1), axis=-1)[..., cut : size - cut].mean(-1)
+def iqm(scores: NDArray, weights: NDArray) -> NDArray:
+    """[..., N], [N] -> [...]: the mean of the middle half of the weight of each line. A score at
+    the edge of this half counts by its part inside."""
+    order = scores.argsort(-1)
+    upto = weights[order].cumsum(-1)
+    quarter = upto[..., -1:] / 4
+    inside = np.diff(upto.clip(quarter, 3 * quarter), axis=-1, prepend=quarter)
+    return (np.take_along_axis(scores, order, -1) * inside).sum(-1) / inside.sum(-1)
 
 
 def resample(
-    by_task: Mapping[str, Sequence[float]], statistic: Callable[[NDArray], NDArray]
+    by_task: Mapping[str, Sequence[float]], statistic: Callable[[NDArray, NDArray], NDArray]
 ) -> NDArray:
-    """The statistic, [..., N] -> [..., any], of each resample: [RESAMPLES, any].
+    """The statistic, ([..., N], [N]) -> [..., any], of each resample: [RESAMPLES, any].
 
-    For a task with n runs, n - 1 are drawn with replacement: n draws would underestimate the
-    variance by (n - 1) / n (Rao and Wu, JASA 83:231, 1988). So every task needs two runs or more.
+    For a task with n runs, n - 1 are drawn with replacement, and together they weigh what the n do:
+    n draws would underestimate the variance by (n - 1) / n (Rao and Wu, JASA 83:231, 1988). So
+    every task needs two runs or more.
     """
     random = np.random.default_rng(SEED)
     tasks = [np.asarray(scores, dtype=np.float64) for scores in by_task.values()]
     drawn = [x[random.integers(len(x), size=(RESAMPLES, len(x) - 1))] for x in tasks]
-    return statistic(np.concatenate(drawn, axis=1))
+    return statistic(*pool_tasks(drawn))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Share of runs that score above each threshold, over all tasks."""
+    """Share of runs that score above each threshold, over all tasks, which weigh alike."""
 
     thresholds: NDArray
     share: NDArray
@@ -153,10 +161,11 @@ class Profile:
 def performance_profile(by_task: Mapping[str, Sequence[float]], thresholds: ArrayLike) -> Profile:
     thresholds = np.asarray(thresholds, dtype=np.float64)
 
-    def above(scores: NDArray) -> NDArray:
-        return np.stack([(scores > edge).mean(-1) for edge in thresholds], axis=-1)
+    def above(scores: NDArray, weights: NDArray) -> NDArray:
+        shares = weights / weights.sum()
+        return np.stack([(scores > edge) @ shares for edge in thresholds], axis=-1)
 
-    share = above(pool_tasks(by_task))
+    share = above(*pool_tasks(by_task.values()))
     low, high = _middle(resample(by_task, above))
     return Profile(thresholds=thresholds, share=share, low=low, high=high)
 
