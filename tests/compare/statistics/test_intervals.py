@@ -6,7 +6,7 @@ import statistics
 
 import numpy as np
 import pytest
-from scipy import integrate, stats
+from scipy import integrate, special, stats
 
 from tandem.compare.statistics.intervals import (
     bonferroni,
@@ -140,6 +140,25 @@ def test_the_seeds_that_are_needed_have_the_power_and_one_less_has_not(pairs):
     assert n == (10 if pairs else 17)
     assert power(n) >= 0.795
     assert power(n - 1) <= 0.805
+
+
+@pytest.mark.parametrize("paired", [False, True])
+@pytest.mark.parametrize("among", [1, 45, 190])
+def test_the_seeds_that_many_pairs_need_are_those_of_an_integral(paired, among):
+    """The chance that t exceeds its edge, over the law of the observed spread."""
+    level, sides = 1 - 0.05 / among, 1 if paired else 2
+    shares = (np.arange(2000) + 0.5) / 2000
+
+    def power(size, n):
+        freedom = sides * (n - 1)
+        edge = special.stdtrit(freedom, (1 + level) / 2)
+        spreads = np.sqrt(special.chdtri(freedom, 1 - shares) / freedom)
+        return special.ndtr(size * np.sqrt(n / sides) - edge * spreads).mean()
+
+    for size in (0.147, 0.5, 1.0, 1.75, 2.68, 4.78, 8.0, 30.0):
+        n = find_seeds_needed(size, 1.0, paired=paired, level=level)
+        assert n is None or power(size, n) > 0.8 - 1e-3
+        assert n == 3 or power(size, (n or 1001) - 1) < 0.8 + 1e-3
 
 
 def test_what_cannot_be_found_needs_no_number():
