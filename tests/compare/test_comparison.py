@@ -10,9 +10,13 @@ import pytest
 from scipy import stats
 from written_runs import die, write_run, write_sweep
 
+from tandem.compare import selection
 from tandem.compare.__main__ import main
+from tandem.compare.comparison import Request, compare
+from tandem.compare.headline import write_warnings
 from tandem.compare.pairs import compare_all
 from tandem.compare.scores import score_variant
+from tandem.compare.selection import Selection
 from tandem.compare.statistics.intervals import find_seeds_needed, paired_difference, welch
 from tandem.record.reading.runs import find, read
 from tandem.record.reading.variants import group_runs
@@ -165,6 +169,22 @@ def test_a_run_that_died_counts_with_the_score_it_had(tmp_path):
     )
     assert found.estimate.mean == pytest.approx(0.5)
     assert (found.seeds_that("died"), found.without, found.worst) == ([0], [], (0, 0.1))
+
+
+def test_a_score_from_before_a_last_evaluation_without_one_is_said_to_be_old(tmp_path):
+    """Such as that of a run whose rewards were lost, or that broke down, at its end."""
+    nan = float("nan")
+    write_run(tmp_path / "lost", [0.0, 0.2, 0.7, nan], seed=0)
+    write_run(tmp_path / "whole", [0.0, 0.1, nan, 0.3], seed=1)
+    found = compare([read(path) for path in find([tmp_path])], Request(by=["algorithm"]))
+    assert found.variants[0].scores == [0.7, 0.3]
+    said = "seed 0: the last value is missing, so that of iteration 2 counts"
+    assert [note for note in found.tables[0].notes if "seed 1" in note] == []
+    assert said in found.tables[0].notes[0]
+    assert write_warnings(found) == [f"grpo {said}."]
+    best = selection.candidate(found.variants[0])
+    chosen = Selection(metric=METRIC, candidates=[best], silent=[], overrides=[], fresh=[])
+    assert f"When chosen, {said}." in selection.table(chosen).notes
 
 
 def hide_scores(run) -> None:

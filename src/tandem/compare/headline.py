@@ -138,9 +138,11 @@ def write_meta(found: Comparison) -> str:
 
 
 def write_warnings(found: Comparison) -> list[str]:
-    """Hacked rewards, missing seeds, and differences besides the compared one."""
-    missing = describe_missing_seeds(found.variants)
-    return [*describe_hacked(found.judges), *missing, *find_confounds(found.variants)]
+    """Hacked rewards, missing seeds and scores, and differences besides the compared one."""
+    variants = found.variants
+    outdated = [f"{one.name} {said}." for one in variants for said in one.describe_outdated()]
+    missing = [*describe_missing_seeds(variants), *outdated]
+    return [*describe_hacked(found.judges), *missing, *find_confounds(variants)]
 
 
 def describe_missing_seeds(variants: Sequence[Scored]) -> Iterator[str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tandem.compare.statistics.intervals import ANY, Estimate, estimate
 from tandem.record.reading.states import State
@@ -28,10 +28,19 @@ class Scored:
     scores: Sequence[float]  # by seed, of the runs that have one
     without: Sequence[int]  # seeds of runs that have none
     estimate: Estimate
+    # Seed -> iteration of its score, where a later evaluation has none.
+    outdated: Mapping[int, int] = field(default_factory=dict)
 
     def seeds_that(self, state: State) -> list[int]:
         """The seeds of its runs in this state, with or without a score."""
         return [run.seed for run in self.variant.runs if run.state == state]
+
+    def describe_outdated(self) -> list[str]:
+        """A clause for each seed whose score is not of its last evaluation, which is null."""
+        return [
+            f"seed {seed}: the last value is missing, so that of iteration {at} counts"
+            for seed, at in self.outdated.items()
+        ]
 
     @property
     def name(self) -> str:
@@ -51,6 +60,7 @@ class Scored:
 def score_variant(variant: Variant, metric: str) -> Scored:
     """The scores of a variant. Raises ValueError if none of its runs has a score."""
     known = {run.seed: run.score(metric) for run in variant.runs}
+    outdated = {run.seed: run.find_outdated(metric) for run in variant.runs}
     scores = [score for score in known.values() if score is not None]
     if not scores:
         raise ValueError(f"no run of {variant.name} has {metric}")
@@ -59,6 +69,7 @@ def score_variant(variant: Variant, metric: str) -> Scored:
         scores=scores,
         without=[seed for seed, score in known.items() if score is None],
         estimate=estimate(scores, bounds_of(metric)),
+        outdated={seed: at for seed, at in outdated.items() if at is not None},
     )
 
 

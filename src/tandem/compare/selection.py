@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from tandem.compare.scores import Scored, bounds_of, is_score, score_variant
@@ -30,6 +30,7 @@ class Candidate:
     mean: float  # over its seeds, of the metric at the end of training
     seeds: list[int]  # with a score
     without: list[int]  # that died before their first score
+    outdated: list[str] = field(default_factory=list)  # scores from before a missing last value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +92,13 @@ def rank(runs: Sequence[Run], metric: str) -> tuple[list[Scored], list[str]]:
 
 def candidate(one: Scored) -> Candidate:
     seeds = [seed for seed in one.variant.seeds if seed not in one.without]
-    mean, without = one.estimate.mean, list(one.without)
-    return Candidate(name=one.variant.name, mean=mean, seeds=seeds, without=without)
+    return Candidate(
+        name=one.variant.name,
+        mean=one.estimate.mean,
+        seeds=seeds,
+        without=list(one.without),
+        outdated=one.describe_outdated(),
+    )
 
 
 def write(folder: Path, found: Selection) -> None:
@@ -168,6 +174,8 @@ def _notes(found: Selection) -> Iterable[str | None]:
         "The first line was used for the choice, so it is too high on average; report the last "
         "line."
     )
+    for said in found.best.outdated:
+        yield f"When chosen, {said}."
     if len(found.candidates) > 1:
         second = found.candidates[1]
         ahead = format_number(found.best.mean - second.mean)

@@ -60,7 +60,7 @@ def _list_unfinished(variants: Sequence[Scored], silent: Sequence[Variant]) -> l
 
 
 def _describe_seeds(one: Scored) -> str:
-    """For example "grpo: seeds 1, 2 died"; "" if all runs finished and have a score."""
+    """For example "grpo: seeds 1, 2 died"; "" if all runs finished and have a last score."""
     which = {state: one.seeds_that(state) for state in UNFINISHED}
     said = [
         f"{name_seeds(seeds)} {describe_state(state, len(seeds))}"
@@ -69,6 +69,7 @@ def _describe_seeds(one: Scored) -> str:
     ]
     if one.without:
         said.append(f"{name_seeds(one.without)} without a score")
+    said += one.describe_outdated()
     return f"{one.name}: {', '.join(said)}" if said else ""
 
 

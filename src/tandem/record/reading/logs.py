@@ -70,6 +70,13 @@ class Log:
             self._where[name] = self.iterations[np.array(has, dtype=bool)]
         return self._where[name]
 
+    def find_last(self, name: str) -> int | None:
+        """The last iteration that has this name, with a number or null; None: there is none."""
+        key = key_of(name)
+        lines = zip(self._starts[::-1].tolist(), self._ends[::-1].tolist(), strict=True)
+        places = zip(self.iterations[::-1].tolist(), lines, strict=True)
+        return next((at for at, line in places if self._text.find(key, *line) >= 0), None)
+
     def numbers(self, name: str, iterations: NDArray) -> NDArray:
         """[P] float64: the numbers of this name at these iterations; NaN if there is none."""
         asked = name, iterations.tobytes()

@@ -112,6 +112,11 @@ class Run:
         last = self.where(metric)[-1:]
         return float(self.values(metric, last)[0]) if len(last) else None
 
+    def find_outdated(self, metric: str) -> int | None:
+        """The iteration of the score if a later line has null in its place; None: none has."""
+        last = self.where(metric)[-1:].tolist()
+        return last[0] if last and self.logs[METRICS].find_last(metric) > last[0] else None
+
 
 def find(places: Iterable[str | Path]) -> list[Path]:
     """The run directories at and below these places, each once, by path.
