@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+import shutil
 import sys
 
 import numpy as np
@@ -143,13 +144,30 @@ def test_what_the_pairs_say_is_said_of_the_right_one(tmp_path):
     assert pair.wins.games == 4 and pair.seeds == (4, 5)
 
 
-def test_a_partner_that_died_without_a_score_leaves_no_pairs(tmp_path):
+@pytest.mark.parametrize("moment", ["before its first score", "before its record"])
+def test_a_run_that_died_takes_its_own_pair_whenever_it_did(tmp_path, moment):
+    """The mean of its variant is over other seeds, which the report says."""
     write_sweep(tmp_path, NEAR)
-    (tmp_path / "rloo-3" / "metrics.jsonl").unlink()
-    die(tmp_path / "rloo-3")
-    runs = [read(path) for path in find([tmp_path])]
-    (pair,) = compare_all([score_variant(one, METRIC) for one in group_runs(runs)], METRIC)
-    assert pair.difference == welch(NEAR["grpo"], NEAR["rloo"][:3])
+    if moment == "before its record":
+        shutil.rmtree(tmp_path / "rloo-3")
+    else:
+        (tmp_path / "rloo-3" / "metrics.jsonl").unlink()
+        die(tmp_path / "rloo-3")
+    found = compare([read(path) for path in find([tmp_path])], Request(metric=METRIC))
+    (pair,) = found.pairs
+    assert pair.difference == paired_difference(NEAR["grpo"][:3], NEAR["rloo"][:3])
+    assert pair.test == "paired t on 3 of 4 and 3 seeds"
+    said = "rloo has no score for seed 3, unlike others: its mean is over other seeds."
+    assert said in write_warnings(found)
+
+
+def test_too_few_pairs_with_scores_are_not_all_that_is_known(tmp_path):
+    write_sweep(tmp_path, NEAR)
+    for seed in (1, 2, 3):
+        (tmp_path / f"rloo-{seed}" / "metrics.jsonl").unlink()
+        die(tmp_path / f"rloo-{seed}")
+    (pair,) = compare([read(path) for path in find([tmp_path])], Request(metric=METRIC)).pairs
+    assert pair.test == "Welch"
 
 
 def test_p_values_hold_for_the_whole_table(tmp_path):

@@ -165,8 +165,7 @@ def compare_all(
 
 
 def compare_two(one: Scored, other: Scored) -> Pair:
-    """The paired difference if the two share seeds by design and none lacks a score; else
-    Welch's."""
+    """The paired difference if the two share enough seeds; else Welch's."""
     on = choose_pairs(one, other)
     if on:
         a, b = ([side.by_seed[seed] for seed in on] for side in (one, other))
@@ -180,12 +179,13 @@ def compare_two(one: Scored, other: Scored) -> Pair:
 
 
 def choose_pairs(one: Scored, other: Scored) -> list[int]:
-    """The seeds that a test pairs: at least half of each side's and at least two, or all if there
-    is one. [] otherwise: an unpaired test then uses more of the data."""
-    on = find_shared_seeds(one.variant, other.variant)
-    most = max(len(one.variant.seeds), len(other.variant.seeds))
-    few = 2 * len(on) < most or len(on) == 1 < most
-    return [] if few or {*on} & {*one.without, *other.without} else on
+    """The seeds that a test pairs: those of both sides that have a score on both, if they are at
+    least half of each side's and at least two, or all if there is one. [] otherwise: an unpaired
+    test then uses more of the data. A run that died takes its pair with it, and no other."""
+    lost = {*one.without, *other.without}
+    on = [seed for seed in find_shared_seeds(one.variant, other.variant) if seed not in lost]
+    most = max(len(one.scores), len(other.scores))
+    return [] if 2 * len(on) < most or len(on) == 1 < most else on
 
 
 def order_by_claim(pairs: Sequence[Pair]) -> list[Pair]:

@@ -86,7 +86,7 @@ function reader(place, f, shown) {
 }
 
 // One row per variant, by rank: a dot per seed, the mean and its interval. A line joins the dots of
-// seeds that are paired by design.
+// seeds that are paired.
 function finals(place) {
   const rows = data.variants.map((v) => ({ ...v, i: placeOf(v.name) }));
   const width = Math.max(place.clientWidth, 260), step = 46, pad = 12, height = rows.length * step + 44;

@@ -150,7 +150,7 @@ def place_seed(
 
 
 def join_seeds(ranked: Sequence[Scored]) -> list[list[int]]:
-    """For each variant but the last, the seeds that are paired with the next one by design."""
+    """For each variant but the last, the seeds that are paired with the next one."""
     return [
         choose_pairs(one, other) if one.variant.task == other.variant.task else []
         for one, other in pairwise(ranked)
