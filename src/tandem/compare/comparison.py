@@ -91,7 +91,7 @@ def compare_readable(runs: Sequence[Run], request: Request) -> Comparison:
     made = [tables.table_scores(variants, metric, found.silent)]
     if found.pairs:
         made += [tables.table_pairs(found.pairs, metric)]
-        made += [configuration.table_differences(variants)]
+        made += [configuration.table_differences(variants, request.by)]
     beside = [
         curve_tables.table_curves(variants, metric, request.axis, request.threshold),
         curve_tables.table_tries(variants),

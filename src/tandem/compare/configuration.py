@@ -28,9 +28,10 @@ OF_THE_RUN = {key.name for key in fields(Settings)}
 Facts = Mapping[str, object]
 
 
-def table_differences(variants: Sequence[Scored]) -> Table:
-    """The keys in which the configurations differ; a part and its numbers share one cell."""
-    every = shorten_functions(facts_of_runs([one.variant.runs[0] for one in variants]))
+def table_differences(variants: Sequence[Scored], by: Sequence[str] = ()) -> Table:
+    """The keys in which the configurations differ, those of `by` among them; a part and its
+    numbers share one cell."""
+    every = shorten_functions(facts_of_runs([one.variant.runs[0] for one in variants], by))
     facts = [find_effective(fact) for fact in every]
     apart = find_differing_keys(facts)
     parts = [key.removesuffix(f".{TARGET}") for key in apart if key.endswith(f".{TARGET}")]

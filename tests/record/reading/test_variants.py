@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from written_runs import write_run, write_sweep
 
+from tandem.compare.comparison import Request, compare
 from tandem.record.reading.runs import find, read
 from tandem.record.reading.variants import (
     differences,
@@ -132,6 +133,27 @@ def test_by_groups_by_what_is_named(tmp_path):
     assert [v.name for v in group_runs(runs_of(tmp_path), ["algorithm"])] == ["grpo", "rloo"]
     with pytest.raises(ValueError, match="by=algoritm: no run has such a choice or key"):
         group_runs(runs_of(tmp_path), ["algoritm"])
+
+
+def test_by_and_task_may_name_a_key_that_changes_the_cost_alone(tmp_path):
+    """Such as the devices of a sweep over them, whose runs have the same seeds."""
+    for devices in (1, 2):
+        for seed in (0, 1):
+            cost = {"threads": 8, "trainer": {"devices": devices}}
+            write_run(tmp_path / f"{devices}-{seed}", [0, 1], seed=seed, **cost)
+    runs = runs_of(tmp_path)
+    variants = group_runs(runs, ["trainer.devices"])
+    assert {v.name: v.seeds for v in variants} == {"devices=1": [0, 1], "devices=2": [0, 1]}
+    found = compare(runs, Request(by=["trainer.devices"]))
+    (table,) = [table for table in found.tables if table.name == "configuration"]
+    assert table.columns == ("variant", "devices")
+    assert table.rows == [("devices=1", "1"), ("devices=2", "2")] and len(found.pairs) == 1
+    with pytest.raises(ValueError, match="threads=8 has seed 0 twice"):
+        group_runs(runs, ["threads"])
+    assert [v.task for v in group_runs(runs, task=["trainer.devices"])] == [
+        "trainer.devices=1",
+        "trainer.devices=2",
+    ]
 
 
 def test_of_many_keys_that_by_leaves_together_some_are_named_and_the_rest_counted(tmp_path):

@@ -18,13 +18,15 @@ def facts_of(run: Run, *, fixed: Container[str] = ()) -> dict[str, object]:
     return facts_of_runs([run])[0] | own
 
 
-def facts_of_runs(runs: Sequence[Run]) -> list[dict[str, object]]:
+def facts_of_runs(runs: Sequence[Run], asked: Container[str] = ()) -> list[dict[str, object]]:
     """Choices by group and numbers by dotted key, without the seeds that follow that of the run.
+
+    `asked`: keys that count as well, although seeds of one configuration may differ in them.
 
     data.seed=0 in a run with seed=0 may be fixed or follow. It is fixed if runs of other seeds
     have it as well, unless in one of its own configuration data.seed follows.
     """
-    every = [_read_compared(run) for run in runs]
+    every = [_read_compared(run, asked) for run in runs]
     alike = [_describe_without_seeds(fact) for fact in every]
     seeds = [
         (own, key, str(x), is_own_seed(key, x, run))
@@ -49,10 +51,10 @@ def is_own_seed(key: str, value: object, run: Run) -> bool:
     return key.endswith(SEED) and value == run.seed
 
 
-def _read_compared(run: Run) -> dict[str, object]:
+def _read_compared(run: Run, asked: Container[str] = ()) -> dict[str, object]:
     choices = {name: x for name, x in run.config.get("choices", {}).items() if name != RECIPE}
     facts = dict(iterate_flat(run.config)) | choices
-    return {key: x for key, x in facts.items() if key_of(key).compared}
+    return {key: x for key, x in facts.items() if key in asked or key_of(key).compared}
 
 
 def _describe_without_seeds(facts: Mapping[str, object]) -> str:

@@ -44,10 +44,11 @@ def group_runs(
     """Runs grouped by configuration, in their order, and named by their differences.
 
     `by`: choices (algorithm) or keys (optimizer.lr) that distinguish variants; `task`: those that
-    distinguish tasks. Raises ValueError if a variant has a seed twice, if `by` puts different
+    distinguish tasks. Both may name keys in which seeds of one configuration may differ, such as
+    trainer.devices. Raises ValueError if a variant has a seed twice, if `by` puts different
     configurations into one variant, or if no configuration has a key.
     """
-    facts = shorten_functions(facts_to_name(runs))
+    facts = shorten_functions(facts_to_name(runs, (*by, *task)))
     for option, keys in (("by", by), ("task", task)):
         for key in keys:
             if not any(key in fact for fact in facts):
@@ -67,9 +68,9 @@ def group_runs(
     return [_make_variant(*names, own) for names, own in groups.items()]
 
 
-def facts_to_name(runs: Sequence[Run]) -> list[dict[str, object]]:
+def facts_to_name(runs: Sequence[Run], asked: Collection[str]) -> list[dict[str, object]]:
     """Facts that may name runs, and whether each has a recipe if only some have one."""
-    facts, has_recipe = facts_of_runs(runs), [recipe_of(run) is not None for run in runs]
+    facts, has_recipe = facts_of_runs(runs, asked), [recipe_of(run) is not None for run in runs]
     if all(has_recipe) or not any(has_recipe):
         return facts
     said = {True: "with recipe", False: "no recipe"}
