@@ -1,14 +1,16 @@
 """Whether an untrained judge rose as well: for each variant, with intervals."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from written_runs import write_run
 
 from tandem.compare.comparison import Request, compare
 from tandem.compare.headline import write_warnings
-from tandem.compare.judges import find_judges
+from tandem.compare.judges import JudgedVariant, describe_hacked, find_judges, table_judged
 from tandem.compare.report.payload import make_payload
-from tandem.compare.statistics.intervals import estimate
+from tandem.compare.statistics.intervals import estimate, paired_difference
 from tandem.compare.terminal import show_comparison
 from tandem.record.reading.runs import find, read
 from tandem.record.run_record import RunRecord
@@ -44,7 +46,7 @@ def test_every_variant_is_told_by_its_intervals_over_seeds(tmp_path):
     }
     assert {one.over for one in told.values()} == {"seeds"}
     own = estimate([-0.2, -0.25, -0.3])
-    assert told["grpo"].judged.low == pytest.approx(own.low)
+    assert told["grpo"].judged.interval() == pytest.approx((own.low, own.high))
     assert list(told["grpo"].highest) == [1, 1, 1]
     (warning,) = [line for line in write_warnings(found) if "judge" in line]
     assert warning.startswith("grpo: the trained reward rose by 0.520 [")
@@ -54,6 +56,20 @@ def test_every_variant_is_told_by_its_intervals_over_seeds(tmp_path):
     page = make_payload(found)
     assert warning in page["warnings"] and "eval/reward_judge" in page["metrics"]
     assert page["tables"][0]["name"] == "judges"
+
+
+def test_of_many_judges_one_that_fell_by_its_own_interval_proves_nothing():
+    """p = 0.0138 at one judge; of ten such rows one in seven reports has one by chance."""
+    rose = paired_difference([0.9, 0.8, 0.85], [0.2, 0.1, 0.14])
+    fell = paired_difference([0.4, 0.44, 0.41], [0.5, 0.5, 0.5])
+    row = {"variant": "grpo", "runs": 3, "over": "seeds", "highest": [0], "going": False}
+    one = JudgedVariant(judge="judge", trained=rose, judged=fell, **row)
+    assert 0.005 < fell.p < 0.05 and one.is_hacked
+    many = replace(one, among=10)
+    assert not many.is_hacked and describe_hacked([many]) == []
+    said = "not known: the reward rose and the judge fell, but not at the level of 10 rows"
+    assert many.verdict == said
+    assert "(Bonferroni over the 2 rows)" in table_judged([one, one]).notes[0]
 
 
 def test_nothing_is_concluded_about_a_judge_while_a_run_is_in_progress(tmp_path):
@@ -83,7 +99,7 @@ def test_one_run_is_told_by_its_prompts_and_says_so(tmp_path):
     half = 2.093 * gap.std(ddof=1) / 20**0.5  # Student's, 19 degrees of freedom
     assert (one.over, one.verdict) == ("prompts", "no: the reward rose and the judge fell")
     assert one.judged.mean == pytest.approx(gap.mean())
-    assert one.judged.high == pytest.approx(gap.mean() + half, abs=1e-4)
+    assert one.judged.interval()[1] == pytest.approx(gap.mean() + half, abs=1e-4)
 
 
 def write_ends(run, moves, prompts=PROMPTS):
@@ -102,8 +118,8 @@ def test_two_runs_of_the_same_prompts_are_told_by_the_mean_change_of_each_prompt
         write_ends(write(tmp_path, "grpo", seed, [0.2, 0.7], [0.5, 0.4]), moves[seed])
     (one,) = compare_runs(tmp_path).judges
     own = estimate(moves.mean(0))
-    assert (one.over, one.runs, one.judged.n) == ("prompts", 2, 20)
-    assert [one.judged.low, one.judged.high] == pytest.approx([own.low, own.high])
+    assert (one.over, one.runs, one.judged.pairs) == ("prompts", 2, 20)
+    assert one.judged.interval() == pytest.approx((own.low, own.high))
 
 
 def test_two_runs_of_other_prompts_are_independent(tmp_path):
@@ -114,7 +130,7 @@ def test_two_runs_of_other_prompts_are_independent(tmp_path):
     (one,) = compare_runs(tmp_path).judges
     errors = moves.std(1, ddof=1) / 20**0.5
     half = 2.093 * (errors**2).sum() ** 0.5 / 2  # Student's, 19 degrees of freedom
-    assert one.judged.high == pytest.approx(moves.mean() + half, abs=1e-4)
+    assert one.judged.interval()[1] == pytest.approx(moves.mean() + half, abs=1e-4)
 
 
 def test_a_run_that_kept_no_prompts_claims_nothing(tmp_path):
