@@ -214,6 +214,15 @@ def test_the_same_seed_and_start_make_a_pair(tmp_path):
     assert pair_of(tmp_path) == [0]
 
 
+def test_where_a_run_keeps_its_cache_is_no_start(tmp_path):
+    """A flow model repeats cache_dir, which by default lies in the checkout."""
+    model = {"path": "tiny", "seed": 0}
+    for algorithm, home in (("nft", "/home/me"), ("awm", "/scratch/me")):
+        own = model | {"cache_dir": f"{home}/.cache"}
+        write_run(tmp_path / algorithm, [0, 1], algorithm=algorithm, model=own)
+    assert find_shared_seeds(*group_runs(runs_of(tmp_path), ["algorithm"])) == [0]
+
+
 @pytest.mark.parametrize(
     "apart",
     [{"seed": 1}, {"warm_start": None}, {"model": {"path": "other", "seed": 0}}],
