@@ -14,7 +14,7 @@ from written_runs import die, write_run, write_sweep
 from tandem.compare import selection
 from tandem.compare.__main__ import main
 from tandem.compare.comparison import Request, compare
-from tandem.compare.headline import write_warnings
+from tandem.compare.headline import write_meta, write_warnings
 from tandem.compare.pairs import compare_all
 from tandem.compare.scores import score_variant
 from tandem.compare.selection import Selection
@@ -159,6 +159,7 @@ def test_a_run_that_died_takes_its_own_pair_whenever_it_did(tmp_path, moment):
     assert pair.test == "paired t on 3 of 4 and 3 seeds"
     said = "rloo has no score for seed 3, unlike others: its mean is over other seeds."
     assert said in write_warnings(found)
+    assert "n = 3 to 4 seeds each" in write_meta(found)
 
 
 def test_too_few_pairs_with_scores_are_not_all_that_is_known(tmp_path):

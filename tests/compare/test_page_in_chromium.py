@@ -195,7 +195,7 @@ def test_curves_are_read_by_arrow_keys_with_n_beside_them(browser, pages):
     browser.run("document.getElementById('curve').focus()")
     browser.key("ArrowLeft")
     said = browser.run("document.querySelector('#curve .tip').innerText")
-    assert "60 iterations" in said and "n = 10, 9 running" in said
+    assert "60 iterations" in said and "n = 10, 9 got here" in said
     assert said.index("dapo") < said.index("grpo") < said.index("reinforce")
     browser.key("Escape")
     assert browser.run("document.querySelector('#curve .tip').hidden")

@@ -128,8 +128,8 @@ def describe_tasks(found: Comparison) -> str:
 
 
 def write_meta(found: Comparison) -> str:
-    """The numbers of variants, runs and seeds, and the runs that are incomplete."""
-    seeds = sorted({len(one.variant.runs) for one in found.variants})
+    """The numbers of variants, runs and seeds with a score, and the runs that are incomplete."""
+    seeds = sorted({one.estimate.n for one in found.variants})
     many = f"{len(found.variants)} variants" if len(found.variants) > 1 else "1 variant"
     each = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     said = [many, f"{len(found.runs)} runs", f"n = {each} seeds each"]

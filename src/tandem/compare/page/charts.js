@@ -59,7 +59,7 @@ function reader(place, f, shown) {
     const rows = shown.map((v) => ({ v, i: nearest(v.x, xs[at]) })).sort((a, b) => b.v.mean[b.i] - a.v.mean[a.i]);
     tip.replaceChildren(element("b", {}, `${short(xs[at])} ${state.axis.replace("_", " ")}`), ...rows.slice(0, 12).map(({ v, i }) => {
       const alive = v.seeds.filter((seed) => seed.y.length > i).length;
-      const said = `${exact(v.mean[i])}${interval(v.low[i], v.high[i])}`, n = `n = ${v.seeds.length}${alive < v.seeds.length ? `, ${alive} running` : ""}`;
+      const said = `${exact(v.mean[i])}${interval(v.low[i], v.high[i])}`, n = `n = ${v.seeds.length}${alive < v.seeds.length ? `, ${alive} got here` : ""}`;
       return element("div", {}, swatch(v.i), element("span", {}, clipped(v.name, 32)), element("b", {}, said), element("i", {}, n));
     }), ...(rows.length > 12 ? [element("div", {}, `and ${rows.length - 12} lower`)] : []));
     tip.hidden = false;
