@@ -227,6 +227,10 @@ WRONG = {
         "algorithm/advantage=from_teacher on dynamics=flow_sde: a teacher of flows predicts "
         "velocities, not log-probabilities of steps; set algorithm=diffusion_opd"
     ),
+    "reward=format \"reward.format.pattern='[a-'\"": (
+        "reward.format.function.pattern=[a-: is no regular expression: unterminated character set "
+        "at position 0"
+    ),
     "reward=judge": (
         "reward.judge.function.chat.url and reward.judge.function.chat.model are not set: add "
         "reward.judge.function.chat.url=... reward.judge.function.chat.model=..."
@@ -701,7 +705,10 @@ def test_what_other_libraries_call_it_leads_to_something_that_composes():
             together = leads(ways)
             choices = [lead for lead in together if "=" in lead]
             of_flows = re.match(r"model/ema|rollout\.(steps|guid)", ways) is not None
-            keys = keys_beside(*choices, *(["model=tiny_flow"] if of_flows else []))
+            beside = ["model=tiny_flow"] if of_flows else []
+            if "model=hf" in choices:
+                beside += ["model.path=x", "data=jsonl", "data.path=x"]
+            keys = keys_beside(*choices, *beside)
             assert all(lead in keys for lead in together if "=" not in lead), alias
 
 

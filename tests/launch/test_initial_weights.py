@@ -98,6 +98,31 @@ def test_a_warm_start_is_not_typed_beside_weights_to_continue_from(tmp_path, sta
     assert check_start(cfg) is None
 
 
+def typed(*words):
+    cfg = compose([*words])
+    record_overrides(cfg, words)
+    return cfg
+
+
+def test_weights_of_another_model_are_not_trained_with_the_numbers_of_the_embedded_one(tmp_path):
+    said = (
+        r"^model\.path=x: without model= .* of the embedded tiny_lm; add model=hf, or model=tiny_lm"
+    )
+    with pytest.raises(ConfigError, match=said):
+        check_start(typed("model.path=x"))
+    for words in (("model.path=x", "model=tiny_lm"), ("model.path=x", "model=hf")):
+        check_start(typed(*words))
+    run = write(tmp_path / "run", "model/config.json")
+    (run / "config.yaml").write_text("choices: {model: hf}\n")
+    with pytest.raises(
+        ConfigError, match=r"takes the weights alone, .* of model=hf: repeat its wo"
+    ):
+        check_start(typed(f"continue_from={run}"))
+    check_start(typed(f"continue_from={run}", "model=tiny_lm"))
+    (run / "config.yaml").write_text("choices: {model: tiny_lm}\n")
+    check_start(typed(f"continue_from={run}"))
+
+
 def test_a_warm_start_of_nothing_is_refused():
     with pytest.raises(ConfigError, match=r"^warm_start=\[\] is empty; give overrides"):
         check_start(compose(["warm_start=[]"]))

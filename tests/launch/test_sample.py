@@ -53,6 +53,15 @@ def refusal_of(capsys, *arguments) -> str:
     return err.splitlines()[-1]  # after the bar of a loaded model
 
 
+def test_kernels_of_the_machine_that_trained_are_not_needed(finished, tmp_path, capsys):
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    cfg = OmegaConf.load(folder / "config.yaml")
+    cfg.model.update({"attn_implementation": "flash_attention_2", "liger": True})
+    OmegaConf.save(cfg, folder / "config.yaml")
+    assert output_of(capsys, folder, "dbca>") == output_of(capsys, finished, "dbca>")
+
+
 def test_the_same_seed_answers_the_same(finished, capsys):
     first = output_of(capsys, finished, "dbca>", "--n", 4)
     assert len(first) == 4

@@ -11,6 +11,7 @@ from tandem.contracts.bounds import (
     between,
     fraction,
     positive,
+    regular_expression,
     rising,
     waiting,
 )
@@ -144,6 +145,7 @@ __all__ = [
     "register_truncation",
     "register_weights",
     "register_window_pace",
+    "regular_expression",
     "rewards_read_by",
     "rising",
     "summary_of",

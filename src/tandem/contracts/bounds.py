@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -68,6 +69,18 @@ class Rising:
         return None if value is None or value[0] < value[1] else self.said
 
 
+@dataclass(frozen=True, slots=True)
+class RegularExpression:
+    """A pattern that compiles."""
+
+    def violation(self, value: object) -> str | None:
+        try:
+            re.compile(value)
+        except re.error as error:
+            return f"is no regular expression: {error}"
+        return None
+
+
 def between(low: float, high: float, *, open_low: bool = False, open_high: bool = False) -> Bound:
     """low <= number <= high, or without an open end."""
     return Bound(low=low, high=high, open_low=open_low, open_high=open_high)
@@ -89,3 +102,4 @@ positive = above(0)
 waiting = between(0, 1e9, open_low=True)  # seconds: the largest value of system timers
 fraction = between(0, 1)
 rising = Rising("give the lower bound and then the upper")
+regular_expression = RegularExpression()

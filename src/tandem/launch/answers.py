@@ -33,11 +33,10 @@ from tandem.stop import command_to_resume, defer_signals
 from tandem.types import SEGMENTS, WRITTEN, Picture, Prompt, is_film
 
 Part = TypeVar("Part", Sampling, FlowSampling)
-OF_TRAINING = (
-    "lora",
-    "ema",
-    "quantization",
-)  # parts of a model that a finished one does not need
+# Parts of a model that a finished one does not need, also kernels of the machine that trained it.
+OF_TRAINING = {
+    "lora": None, "ema": None, "quantization": None, "attn_implementation": None, "liger": False,
+}  # fmt: skip
 OF_TEXTS, OF_PICTURES = ("temperature", "max_new_tokens"), ("steps", "guidance_scale", "resolution")
 
 
@@ -114,10 +113,11 @@ def load_policy(run_dir: Path, cfg: DictConfig) -> Policy:
     already merged."""
     averaged = cfg.evaluation.get("weights") == EMA
     folder = run_dir / "model" / EMA if averaged else run_dir / "model"
-    unused = {name: None for name in OF_TRAINING if name in cfg.model}
+    unused = {name: off for name, off in OF_TRAINING.items() if name in cfg.model}
     for part in SEGMENTS:
         if part in cfg.model:
-            unused[part] = {name: None for name in OF_TRAINING if name in cfg.model[part]}
+            own = {name: off for name, off in OF_TRAINING.items() if name in cfg.model[part]}
+            unused[part] = own
     quiet_libraries()
     set_float32_precision(check(cfg).trainer)
     policy = build(OmegaConf.merge(cfg.model, {"path": str(folder), **unused}))

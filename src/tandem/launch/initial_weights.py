@@ -48,6 +48,8 @@ def check_start(cfg: DictConfig, *, recorded: bool = False) -> DictConfig | None
     """
     check_teachers(cfg)
     check_machine(cfg)
+    if cfg.resume is None:
+        refuse_untyped_model(cfg)
     if cfg.continue_from is not None:
         if cfg.resume is None:  # earlier versions dropped the warm start
             refuse_two_starts(cfg)
@@ -60,6 +62,28 @@ def check_start(cfg: DictConfig, *, recorded: bool = False) -> DictConfig | None
         refuse_rounding_again(cfg, start, "warm_start")
         return start
     return None
+
+
+def refuse_untyped_model(cfg: DictConfig) -> None:
+    """Refuse weights of another model in the default one, whose numbers are made for its size."""
+    typed = {part.key_or_group: part.input_line for part in parse(cfg.overrides)}
+    chosen = cfg.choices.model
+    if "model" in typed:
+        return
+    if "model.path" in typed and "build" in cfg.model:
+        raise ConfigError(
+            f"{typed['model.path']}: without model= these weights would be trained with the "
+            f"numbers of the embedded {chosen}; add model=hf, or model={chosen}"
+        )
+    if "continue_from" in typed:
+        finished_model(Path(cfg.continue_from))
+        before = read_run(Path(cfg.continue_from)).get("choices", {}).get("model", chosen)
+        if before != chosen:
+            raise ConfigError(
+                f"{typed['continue_from']} takes the weights alone, and the run was of "
+                f"model={before}: repeat its words ({cfg.continue_from}/config.yaml has them as "
+                f"overrides), or add model={chosen}"
+            )
 
 
 def refuse_two_starts(cfg: DictConfig) -> None:

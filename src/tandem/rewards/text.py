@@ -6,7 +6,7 @@ import re
 from fractions import Fraction
 from typing import Annotated
 
-from tandem.contracts import positive, register_reward
+from tandem.contracts import positive, register_reward, regular_expression
 from tandem.types import Prompt
 
 # Bounded digits: `int` of very long ones is quadratic, and 1e999999999 would fill the memory.
@@ -25,7 +25,9 @@ def exact_match(output: str, prompt: Prompt) -> float | None:
 
 
 @register_reward(judges="texts", reads={"answer"})
-def regex_answer(output: str, prompt: Prompt, *, pattern: str) -> float | None:
+def regex_answer(
+    output: str, prompt: Prompt, *, pattern: Annotated[str, regular_expression]
+) -> float | None:
     """1 if the last match of `pattern` is the answer: the same text, or the same number.
 
     The first matching group counts, or the whole match of a pattern without groups.
@@ -88,7 +90,8 @@ def format(
     output: str,
     prompt: Prompt,
     *,
-    pattern: str,  # regular expression that the whole output must match
+    # Regular expression that the whole output must match.
+    pattern: Annotated[str, regular_expression],
 ) -> float:
     """1 if the whole output matches `pattern` (`.` also matches line ends), else 0."""
     return float(re.fullmatch(pattern, output, re.DOTALL) is not None)

@@ -216,8 +216,9 @@ class Guards:
             raise Stop(
                 f"in {flat_iterations} iterations in a row all advantages were 0 (compared "
                 f"samples scored the same), so nothing can be learnt: raise {more}, use easier or "
-                "harder prompts, start from a better model (warm_start, continue_from), or set "
-                "algorithm=dapo; guards.no_signal sets the limit",
+                "harder prompts, compare samples/ with what the reward accepts, start from a "
+                "better model (warm_start, continue_from), or set algorithm=dapo; "
+                "guards.no_signal sets the limit",
                 change=f"guards.no_signal={2 * self.no_signal}",
                 page="docs/debugging.md#symptoms",
                 together=True,

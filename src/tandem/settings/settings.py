@@ -163,6 +163,8 @@ def _describe(record: type) -> dict[str, Key]:
 KEYS = {
     **_describe(Settings),
     **COMPONENTS,
+    "model.attn_implementation": Key(resumable=True, shared=True, start=True),
+    "model.liger": Key(resumable=True, shared=True, start=True),
     "rollout.staleness": Key(resumable=True),
     "rollout.ahead": Key(resumable=True),
     "rollout.engine": Key(weights=False, shared=True),  # the engine does not affect what is sampled

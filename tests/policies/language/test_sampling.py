@@ -156,6 +156,7 @@ def test_temperature_zero_takes_the_likeliest_token():
         ({"temperature": -1.0}, "rollout.temperature is -1.0"),
         ({"top_p": 0.0}, "rollout.top_p is 0.0"),
         ({"stop": [""]}, "rollout.stop"),
+        ({"stop": ["\\n\\n"]}, "has line ends as two characters"),
     ],
 )
 def test_impossible_numbers_are_named(wrong, line):

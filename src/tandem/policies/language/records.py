@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -13,6 +14,9 @@ from torch import Tensor
 from tandem.contracts import at_least
 from tandem.policies.engines.protocol import EngineOption, Handover, check_kind
 from tandem.types import Picture, Prompt
+
+# An escape of a line end or a tab that no shell has read; LaTeX words go on with a small letter.
+ESCAPE = re.compile(r"\\[nrt](?![a-z])")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,11 @@ class Sampling:
         for name, (holds, wanted) in limits.items():
             if not holds:
                 raise ValueError(f"rollout.{name} is {getattr(self, name)!r}; it must be {wanted}")
+        if any(map(ESCAPE.search, self.stop)):
+            raise ValueError(
+                f"rollout.stop={[*self.stop]} has line ends as two characters, a backslash and a "
+                "letter, and no answer stops there; in a shell write $'rollout.stop=[\"\\n\\n\"]'"
+            )
         if self.engine is not None:
             check_kind(self.engine, "tokens")
 
