@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import time
 from functools import cache, partial
 from typing import Literal
@@ -11,7 +12,7 @@ import pytest
 from tandem.config import ConfigError, check
 from tandem.config.building import build
 from tandem.config.composition import compose
-from tandem.environments import Move, Said
+from tandem.environments import Environment, Move, Play, Said
 from tandem.environments.tool_calls import CALL
 from tandem.environments.tools import KeyValueStore, Tools, calculator
 from tandem.types import Prompt
@@ -153,6 +154,30 @@ def test_what_a_tool_raises_else_is_a_fault_of_the_world():
 
     with pytest.raises(OSError, match="the disk is gone"):
         say(Tools({"broken": broken}).begin(PROMPT, 0), call("broken", text="x"))
+
+
+def test_a_time_limit_of_a_tool_s_own_is_no_mistake_of_the_policy():
+    """Python sets one in the main thread alone, and says so by ValueError."""
+    key = "environment.timeout=null calls it in the main thread"
+
+    def timed(text: str) -> str:
+        """Nothing.
+
+        Args:
+            text: Any.
+        """
+        signal.signal(signal.SIGALRM, signal.getsignal(signal.SIGALRM))
+        return "in time"
+
+    def lost_with(timeout):
+        world = Environment(Tools({"timed": timed}), timeout=timeout, attempts=1)
+        play = Play(PROMPT, key=0)
+        world.begin([play])
+        world.act([play], [Move(text=call("timed", text="x"), number=1, key=0)])
+        return play.lost
+
+    assert key in (lost_with(30) or "the policy was told")
+    assert lost_with(None) is None
 
 
 def search(

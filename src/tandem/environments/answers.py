@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from tandem.environments.protocol import PROMPT_ROLES, ROLES, About, Said
-from tandem.rewards.result import Missing, describe, number_of
+from tandem.rewards.result import NOT_HERE, THERE, Missing, describe, number_of
 from tandem.types import IMAGE, Picture
 
 
@@ -108,4 +108,5 @@ def reason_of(call: str, error: BaseException, seconds: float | None) -> str:
             return f"{call} took over {seconds:g} s (environment.timeout)"
         case Missing():
             return str(error)
-    return f"{call} raised {describe(error)}"
+    reason = f"{call} raised {describe(error)}"
+    return f"{reason}; environment.{THERE}" if NOT_HERE in reason else reason

@@ -25,6 +25,7 @@ from tandem.environments.tool_calls import (
     read_pattern,
     strip_thoughts,
 )
+from tandem.rewards.result import NOT_HERE
 from tandem.types import Prompt
 
 LONGEST = 200  # characters of an expression
@@ -171,6 +172,8 @@ class ToolUse:
         try:
             return self.tools[name](**arguments)
         except ValueError as error:  # the tool refuses the arguments
+            if NOT_HERE in str(error):
+                raise
             raise Refused(str(error)) from error
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ ABSTAINED = "gave none"  # the function does not score this sample; others may
 OUTSIDE = "gave a number outside"
 HERE = "reward.*."  # prefix of keys in a reason: a function does not know its reward's name
 NOT_HERE = "only works in main thread"  # Python's message about signals, as of a time limit
-THERE = f"{HERE}timeout=null calls it in the main thread, without a time limit"
+THERE = "timeout=null calls it in the main thread, without a time limit"
 LARGEST = 1e18  # its square fits float32, so group statistics stay finite
 OWN = Path(__file__).parents[1]
 PATHS = ("stdlib", "platstdlib", "purelib", "platlib")
@@ -201,7 +201,7 @@ def _reason(value: object) -> str | None:
             return TIMED_OUT
         case BaseException():
             reason = f"raised {describe(value)}"
-            return f"{reason}; {THERE}" if NOT_HERE in reason else reason
+            return f"{reason}; {HERE}{THERE}" if NOT_HERE in reason else reason
         case int() | float():
             inside = abs(value) <= LARGEST  # NaN is not
             return None if inside else "gave a number that is not finite or over 1e18"
