@@ -1,5 +1,6 @@
 """Prompts with images require a policy that sees them: no run trains without them."""
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
@@ -9,8 +10,9 @@ from PIL import Image
 from tandem.config import ConfigError
 from tandem.data import Data
 from tandem.data.images import show
+from tandem.environments import About, Environment, Mixture
 from tandem.launch.admission import admit_data
-from tandem.launch.assembly import check_sight
+from tandem.launch.assembly import check_openings, check_sight
 from tandem.types import Prompt
 
 SETTINGS = SimpleNamespace(choices={"data": "own", "model": "vlm"})
@@ -45,6 +47,33 @@ def test_pictures_that_are_shown_need_a_model_that_sees():
     check_sight(SimpleNamespace(sees=True), own, SETTINGS)
     with pytest.raises(ConfigError, match="reads only text"):
         check_sight(SimpleNamespace(sees=False), own, SETTINGS)
+
+
+@dataclass
+class World:
+    writes_prompt: bool
+    shows: bool = False
+
+    def describe(self):
+        return About(writes_prompt=self.writes_prompt, shows=self.shows)
+
+
+@pytest.mark.parametrize(
+    ("world", "shown"),
+    [(World(True), False), (World(True, shows=True), True), (World(False), True)],
+    ids=["writes the prompt", "and shows pictures", "follows the prompt"],
+)
+def test_pictures_reach_a_policy_through_a_world_that_writes_its_prompt_or_are_refused(
+    world, shown
+):
+    settings = SimpleNamespace(choices={**SETTINGS.choices, "environment": "agent"})
+    for environment in (Environment(world), Mixture({"s": Environment(world)})):
+        check_openings(environment, data(), settings)
+        if shown:
+            check_openings(environment, data(images=(PICTURE,)), settings)
+            continue
+        with pytest.raises(ConfigError, match="environment=agent replaces the prompts of data=own"):
+            check_openings(environment, data(images=(PICTURE,)), settings)
 
 
 @pytest.mark.parametrize("paints", [True, False])

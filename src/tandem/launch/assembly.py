@@ -21,6 +21,7 @@ from tandem.config.plugins import list_sources
 from tandem.contracts import facts_of, is_foreign
 from tandem.data import Data
 from tandem.data.images import find_unseen
+from tandem.environments import Environment, Mixture
 from tandem.evaluation.settings import Evaluation
 from tandem.experience import Budget
 from tandem.launch import pairs
@@ -121,6 +122,8 @@ def load_policy(
     policy = build(OmegaConf.merge(cfg.model, own))
     check_sight(policy, data, settings)
     environment = build(cfg.environment) or None
+    if environment is not None:
+        check_openings(environment, data, settings)
     request = algorithm.request(build(cfg.rollout))
     request = replace(request, environment=environment, epochs=settings.epochs, seed=settings.seed)
     trainer = settings.trainer
@@ -162,6 +165,23 @@ def check_sight(policy: Policy, data: Data, settings: Settings) -> None:
             f"data={chosen['data']} has images in the prompt fields {', '.join(sorted(unseen))}, "
             f"which model={chosen['model']} does not read; name the column with "
             "data.columns.images, or fill Prompt.images in the function that reads the data"
+        )
+
+
+def check_openings(environment: Environment | Mixture, data: Data, settings: Settings) -> None:
+    """Raise ConfigError for prompts with pictures whose world replaces them and shows none."""
+    blind = {
+        name
+        for name, part in environment.parts.items()
+        if part.about.writes_prompt and not part.about.shows
+    }
+    prompts = chain.from_iterable(data.splits.values())
+    if any(prompt.images and environment.name_of(prompt) in blind for prompt in prompts):
+        chosen = settings.choices
+        raise ConfigError(
+            f"environment={chosen['environment']} replaces the prompts of data={chosen['data']} "
+            "and does not pass on their images; set data without images, or an environment that "
+            "declares About(shows=True)"
         )
 
 
