@@ -108,6 +108,19 @@ def test_tools_stand_in_the_prompts_of_their_own_dataset_alone():
     assert ["calculator" in text for text in read] == [True] * 3 + [False] * 3
 
 
+def test_a_text_that_shows_a_chat_model_no_tools_is_left_out_with_the_reason():
+    tools = make_environment(Tools({"calculator": calculator}))
+    both = Mixture({"sums": tools, "talk": None})
+    texts = [*of("sums", questions()[:1]), *of("talk", questions()[:1], first=9)]
+    asked = [*of("sums", [talk("1+1?", id=5)]), *texts]
+    policy = playing(both, build=partial(chatting, WITH_TOOLS))
+    kept, ((left, why),) = policy.admit(asked)
+    assert ([one.id for one in kept], left.id) == ([5, 9], 0)
+    assert why.endswith("give `messages` instead of `prompt`")
+    without_template = playing(both)
+    assert without_template.admit(texts) == (texts, [])
+
+
 def test_a_prompt_of_no_dataset_is_named():
     policy = playing(Mixture({"two": make_environment(Counting())}))
     with pytest.raises(ValueError, match=r"environment\.of has no 'sort', the dataset of a prompt"):

@@ -14,6 +14,8 @@ from tandem.types import Admission, Picture, Prompt, split_refused
 
 log = logging.getLogger(__name__)
 
+UNTOLD = "is a text, with which the template shows no tools: give `messages` instead of `prompt`"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions:
@@ -69,10 +71,7 @@ class Chat:
             options["tools"] = [dict(tool) for tool in tools]
         try:
             return self.tokenizer.apply_chat_template(
-                list(messages),
-                tokenize=False,
-                add_generation_prompt=True,
-                **options,
+                list(messages), tokenize=False, add_generation_prompt=True, **options
             )
         except ImportError:  # of jinja2
             raise
@@ -196,9 +195,10 @@ class Chat:
         return f"{said} {named}{', ' if named else ''}characters that the tokenizer does not know"
 
     def refusal(self, prompt: Prompt) -> str | None:
-        """Why there is no question, or the chat template rejects the messages; None: accepted."""
+        """Why there is no question, or the chat template does not show it; None: accepted."""
         if prompt.text is not None:
-            return None
+            is_told = self.template is None or not self.tools_of(prompt)
+            return None if is_told else UNTOLD
         if not prompt.messages:  # those of a demonstration in an environment, before its first move
             return "begins with the assistant's turn"
         try:
