@@ -8,6 +8,7 @@ from functools import cache, partial
 from typing import Literal
 
 import pytest
+from PIL import Image
 
 from tandem.config import ConfigError, check
 from tandem.config.building import build
@@ -178,6 +179,76 @@ def test_a_time_limit_of_a_tool_s_own_is_no_mistake_of_the_policy():
 
     assert key in (lost_with(30) or "the policy was told")
     assert lost_with(None) is None
+
+
+def zoom(place: int) -> list[str | Image.Image]:
+    """Part of a picture.
+
+    Args:
+        place: Which.
+    """
+    return ["an <image> of ", Image.new("RGB", (place, 2), (9, 8, 7))]
+
+
+def look(place: int) -> list:
+    """The same, with a hint that does not announce it.
+
+    Args:
+        place: Which.
+    """
+    return [{"type": "text", "text": "here: "}, {"type": "image", "image": zoom(place)[1]}]
+
+
+def announced(place: int) -> list[dict[str, str | Image.Image]]:
+    """The same, with a hint that does.
+
+    Args:
+        place: Which.
+    """
+    return look(place)
+
+
+def play_with(tool, *texts):
+    """The episode after these moves in an environment that checks the answers."""
+    world = Environment(Tools({"tool": tool}), timeout=None, attempts=1)
+    play = Play(PROMPT, key=0)
+    world.begin([play])
+    for number, text in enumerate(texts, 1):
+        world.act([play], [Move(text=text, number=number, key=0)])
+    return play
+
+
+def test_a_picture_that_a_tool_returns_is_shown():
+    said = play_with(zoom, call("zoom", place=3) + call("<image>") + call("zoom", place=1)).said
+    assert [one["content"].count("<image>") for one in said.messages] == [1, 0, 1]
+    assert said.messages[0] == {"role": "tool", "content": "an < image> of <image>"}
+    assert [one.shape for one in said.images] == [(2, 3, 3), (2, 1, 3)]
+    assert said.images[0].load()[0, 0].tolist() == [9, 8, 7]
+    assert play_with(zoom, call("zoom", place="a")).said.counts["tool_errors"] == 1
+
+
+def test_a_picture_needs_a_hint_that_announces_it():
+    """So that a policy that reads only texts is refused at once."""
+    assert Tools({"zoom": zoom}).describe().shows
+    assert not Tools({"look": look, "search": search}).describe().shows
+    lost = play_with(look, call("look", place=1)).lost
+    assert lost.startswith(
+        "the tool look returned a picture, which its type hint does not announce"
+    )
+    said = play_with(announced, call("announced", place=1)).said
+    assert said.messages[0]["content"] == "here: <image>" and len(said.images) == 1
+
+
+def test_a_text_about_an_image_stays_as_it_is_where_tools_return_no_picture():
+    def read(page: int) -> str:
+        """A page.
+
+        Args:
+            page: Its number.
+        """
+        return "an <image> tag"
+
+    assert contents(play_with(read, call("read", page=1)).said) == ["an <image> tag"]
 
 
 def search(

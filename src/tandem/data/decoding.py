@@ -46,7 +46,7 @@ class Decoding:
         picture = _open(content)
         if self.exact:
             _refuse_colours(picture)
-        picture = _as_rgb(picture)
+        picture = as_rgb(picture)
         if self.sizes:
             picture = _cut(picture, nearest_size(picture.height, picture.width, self.sizes))
         return as_pixels(picture)
@@ -169,7 +169,7 @@ def _refuse_colours(picture: Image.Image) -> None:
         raise ValueError("has transparent pixels; put it on an opaque background")
 
 
-def _as_rgb(picture: Image.Image) -> Image.Image:
+def as_rgb(picture: Image.Image) -> Image.Image:
     """The picture in RGB. Raises ValueError for a mode without a known largest value."""
     import numpy as np
     from PIL import Image

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from tandem.data.decoding import SHOWN, Decoding, read_file
+from tandem.data.decoding import SHOWN, Decoding, as_pixels, as_rgb, read_file
 from tandem.types import IMAGE, Picture, Prompt
 
 KEY = "images"  # of a row that shows some
@@ -28,6 +28,14 @@ def show(pixels: Tensor) -> Picture:
         frames=frames[0] if frames else None,
         load=lambda: pixels,
     )
+
+
+def as_picture(value: object) -> Picture | None:
+    """A picture, also one of PIL; None: the value is none. Raises ValueError for a mode without a
+    known largest value."""
+    if isinstance(value, Picture):
+        return value
+    return show(as_pixels(as_rgb(value))) if _is_pil(value) else None
 
 
 def show_stored(read: Callable[[], bytes], decode: Decoding = SHOWN) -> Picture:
@@ -98,7 +106,11 @@ def _holds_file(value: object) -> bool:
 def holds_pictures(value: object) -> bool:
     """Whether a field of a row is a picture, or a list of them."""
     first = value[0] if isinstance(value, list) and value else value
-    return isinstance(first, Picture) or type(first).__module__.startswith("PIL.")
+    return isinstance(first, Picture) or _is_pil(first)
+
+
+def _is_pil(value: object) -> bool:
+    return type(value).__module__.startswith("PIL.")
 
 
 def _find(name: str, folder: Path) -> Picture:

@@ -25,6 +25,7 @@ from tandem.environments.tool_calls import (
     read_pattern,
     strip_thoughts,
 )
+from tandem.environments.tool_results import Result, announces_picture, result_of
 from tandem.rewards.result import NOT_HERE
 from tandem.types import Prompt
 
@@ -70,7 +71,8 @@ class Tools:
         self.calls, self.begun = read_pattern(calls, takes), begun
 
     def describe(self) -> About:
-        return About(tools=self.schemas, cost=self.cost)
+        shows = any(announces_picture(one["function"].get("return")) for one in self.schemas)
+        return About(tools=self.schemas, cost=self.cost, shows=shows)
 
     @cached_property
     def schemas(self) -> tuple[Mapping, ...]:
@@ -90,9 +92,9 @@ class Tools:
         return found
 
     def begin(self, prompt: Prompt, key: int) -> ToolUse:
-        tools = self.make_tools()
         schemas = {tool["function"]["name"]: tool["function"] for tool in self.schemas}
-        return ToolUse(world=self, tools=tools, schemas=schemas)
+        shows = self.describe().shows
+        return ToolUse(world=self, tools=self.make_tools(), schemas=schemas, shows=shows)
 
 
 def schema_of(tool: Callable) -> Mapping:
@@ -135,6 +137,7 @@ class ToolUse:
     world: Tools
     tools: Mapping[str, Callable]
     schemas: Mapping[str, Mapping]
+    shows: bool  # whether its tools may return pictures
 
     @property
     def opening(self) -> Said:
@@ -148,15 +151,19 @@ class ToolUse:
             return Said(over=True)
         if self.world.begun in rest:
             written.append(partial(read_call, ""))  # cut off before its end
-        messages, errors = [], 0
+        results, errors = [], 0
         for read in written:
             try:
-                answer = str(self.answer(*read()))
+                results.append(self.answer(*read()))
             except Refused as refusal:
-                answer, errors = f"error: {refusal}", errors + 1
-            messages.append({"role": "tool", "content": answer})
-        counts = {"calls": float(len(written)), "tool_errors": float(errors)}
-        return Said(messages=messages, reward=-self.world.cost * len(written), counts=counts)
+                results.append(result_of("", f"error: {refusal}", shows=self.shows))
+                errors += 1
+        return Said(
+            messages=[one.message for one in results],
+            images=[picture for one in results for picture in one.images],
+            reward=-self.world.cost * len(written),
+            counts={"calls": float(len(written)), "tool_errors": float(errors)},
+        )
 
     def call_in(self, found: re.Match) -> Callable[[], Call]:
         """The function that parses a call of the policy."""
@@ -164,17 +171,18 @@ class ToolUse:
             return partial(read_call, found["call"])
         return lambda: (self.world.only, found.groupdict(default=""))
 
-    def answer(self, name: str, arguments: Mapping[str, Any]) -> object:
+    def answer(self, name: str, arguments: Mapping[str, Any]) -> Result:
         """The result of a call. Raises Refused for a fault of the policy."""
         if name not in self.tools:
             raise Refused(f"there is no tool {name!r}; there are {', '.join(self.tools)}")
         check_arguments(name, arguments, self.schemas[name]["parameters"])
         try:
-            return self.tools[name](**arguments)
+            value = self.tools[name](**arguments)
         except ValueError as error:  # the tool refuses the arguments
             if NOT_HERE in str(error):
                 raise
             raise Refused(str(error)) from error
+        return result_of(name, value, shows=self.shows)
 
     def close(self) -> None:
         pass
