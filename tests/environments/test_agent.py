@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_episodes import WITH_TOOLS, chatting, playing, sample_rows, script
+from small_episodes import WITH_TOOLS, chatting, playing, sample_rows, script, with_tools
 from small_language import TEMPLATE, questions, talk
 from torch.testing import assert_close
 from worlds import Counting, make_environment
@@ -187,6 +187,21 @@ def test_a_call_that_is_told_again_is_shown_as_it_was_sampled():
 
 
 CALL = '<tool_call>{"name": "add", "arguments": {"b": 46, "a": 37}}</tool_call>'
+
+
+def test_tools_of_a_program_need_a_format_of_calls_that_can_be_read():
+    build = partial(chatting, with_tools(""))
+    policy = playing(environment("uses_a_tool"), build=build)
+    reason = sample_rows(policy, [talk("37+46?")], group_size=1).prompts[0].episode["lost"]
+    assert "sent tools" in reason and "set environment.world.calls" in reason
+
+
+def test_calls_are_learnt_from_the_template_that_is_used_with_tools():
+    """Some tokenizers have one for prompts with tools, and one that writes no calls."""
+    both = {"default": TEMPLATE, "tool_use": with_tools("<{{ call.function | tojson }}>")}
+    world = environment("uses_a_tool")
+    playing(world, build=partial(chatting, both))
+    assert [*world.world.format.calls_in('<{"name": "add"}>', {})] == [("add", {})]
 
 
 def test_tools_of_a_program_stand_in_the_prompt_and_calls_come_to_it_as_such():

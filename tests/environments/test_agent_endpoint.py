@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import resource
 import socket
 import threading
@@ -13,6 +12,7 @@ import pytest
 
 from tandem.environments import Move
 from tandem.environments.agent_endpoint import AgentServer, Endpoint, Session
+from tandem.environments.call_formats import given_format
 from tandem.environments.chat_api import (
     Request,
     Turn,
@@ -23,7 +23,6 @@ from tandem.environments.chat_api import (
     retold,
 )
 from tandem.environments.program import MOST_FILES
-from tandem.environments.tool_calls import CALL
 from tandem.remote.serving import has_hung_up
 
 USER = {"role": "user", "content": "7?"}
@@ -132,8 +131,8 @@ def test_calls_of_tools_that_the_policy_did_not_make_are_no_conversation():
 
 def test_a_call_in_a_thought_reaches_no_agent():
     call = '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
-    assert move_of(f"<think>{call}</think>83", re.compile(CALL)).calls == ()
-    assert move_of(f"not yet</think>{call}", re.compile(CALL)).calls == (("add", "{}"),)
+    assert move_of(f"<think>{call}</think>83", given_format(None, None, {})).calls == ()
+    assert move_of(f"not yet</think>{call}", given_format(None, None, {})).calls == (("add", "{}"),)
 
 
 def test_a_call_with_other_tools_is_another_call():

@@ -14,7 +14,7 @@ from tandem.config import ConfigError, check
 from tandem.config.building import build
 from tandem.config.composition import compose
 from tandem.environments import Environment, Move, Play, Said
-from tandem.environments.tool_calls import CALL
+from tandem.environments.call_formats import CALL
 from tandem.environments.tools import KeyValueStore, Tools, calculator
 from tandem.types import Prompt
 
@@ -105,7 +105,7 @@ def test_a_store_is_an_episode_s_own():
             '<tool_call>["calculator"]</tool_call>',
             "a call must be an object with name and arguments",
         ),
-        ('<tool_call>{"name": "calc', "the call is not JSON"),  # cut in the middle
+        ('<tool_call>{"name": "calc', "a call was begun that does not end"),
         (call("put", key="a", value="\ud83d"), "the call contains half of a surrogate pair"),
         (call("put", **{"\udc00": "a"}), "the call contains half of a surrogate pair"),
         (call("\ud83d"), "the call contains half of a surrogate pair"),

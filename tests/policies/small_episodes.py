@@ -11,10 +11,18 @@ from tandem.policies.language.records import Answers
 from tandem.policies.language.tiny_lm import tiny_lm
 from tandem.policies.request import Request
 
-WITH_TOOLS = (
-    "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
-    + TEMPLATE.replace("raise_exception('tools are not supported')", "''")
-)
+IN_JSON = "<tool_call>\n{{ call.function | tojson }}\n</tool_call>"
+
+
+def with_tools(call=IN_JSON):
+    """A template that shows tools, their replies, and calls of them as `call` writes one."""
+    calls = f"{{% for call in message.tool_calls or [] %}}{call}{{% endfor %}}"
+    own = TEMPLATE.replace("raise_exception('tools are not supported')", "''")
+    told = "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
+    return told + own.replace("{{ message.content }}", "{{ message.content or '' }}" + calls)
+
+
+WITH_TOOLS = with_tools()
 
 
 def playing(environment, *, weights=None, sampling=None, build=None, **options):

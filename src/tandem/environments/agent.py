@@ -11,13 +11,14 @@ import errno
 import json
 import os
 import queue
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 from tandem.contracts import declare, positive, register_environment
 from tandem.data.images import fields_without_files
 from tandem.environments.agent_endpoint import MODEL, Endpoint, Session
+from tandem.environments.call_formats import UNKNOWN, given_format, recognise
 from tandem.environments.chat_api import (
     Request,
     Turn,
@@ -28,7 +29,6 @@ from tandem.environments.chat_api import (
 )
 from tandem.environments.program import FILES, GRACE, Ended, Janitor, Program
 from tandem.environments.protocol import About, Move, Said
-from tandem.environments.tool_calls import CALL, read_pattern
 from tandem.rewards.result import LARGEST, Late, Missing
 from tandem.types import Prompt
 
@@ -50,8 +50,7 @@ class Agent:
     `patience` is the time to its next call or its end. With `pays` it also gets the answer, and the
     last line that it prints is JSON with its "reward". A call that continues none of its
     conversations begins a new one: it rewrote its history, or uses a sub-agent. `repeats` declares
-    that it acts alike for equal seeds and answers. `calls` is the pattern of a tool call, as in
-    `environment=tools`.
+    that it acts alike for equal seeds and answers. `calls`: of tools, as in `environment=tools`.
     """
 
     def __init__(
@@ -62,22 +61,28 @@ class Agent:
         patience: Annotated[float, positive] = 60.0,
         pays: bool = False,
         repeats: bool = False,
-        calls: str = CALL,
+        calls: str | None = None,
         max_request_bytes: Annotated[int, positive] = 8 << 20,
     ) -> None:
         if not command:
             raise ValueError("command=[]: give the words of a command: [python, agent.py]")
         self.command, self.keep_env = [str(word) for word in command], tuple(keep_env)
         self.patience, self.pays = patience, pays
-        self.repeats, self.calls = repeats, read_pattern(calls)
+        self.repeats, self.calls = repeats, calls
+        self.format = given_format(calls, None, {})
         self.endpoint = Endpoint(max_request_bytes=max_request_bytes)
         self.janitor = Janitor()
 
     def describe(self) -> About:
         slowest = self.patience + 2 * GRACE
         return About(
-            writes_prompt=True, repeats=self.repeats, slowest=slowest, gives_rewards=self.pays
-        )
+            writes_prompt=True, repeats=self.repeats, slowest=slowest, gives_rewards=self.pays,
+            learn_calls=self.learn_calls,
+        )  # fmt: skip
+
+    def learn_calls(self, written: Iterable[tuple[str, str]]) -> None:
+        """Read calls as the chat template writes them, unless a pattern was given."""
+        self.format = recognise(written) if self.calls is None else self.format
 
     def begin(self, prompt: Prompt, key: int) -> AgentEpisode:
         """A program that has made its first call. Raises Missing if it makes none."""
@@ -187,7 +192,10 @@ class AgentEpisode:
 
     def act(self, move: Move) -> Said:
         """Answer the waiting call; the next call holds the world's answer."""
-        turn = move_of(move.text, self.world.calls if self.request.tools else None)
+        tools = self.request.tools
+        if tools and self.world.format is None:
+            raise self._fail(f"the agent sent tools, but {UNKNOWN}")
+        turn = move_of(move.text, self.world.format if tools else None, tools)
         self.moves.append(turn)
         self.conversations[self.here].turns.append(turn)
         self.session.answer(completion(turn, move, self.request.model))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tandem.environments.call_formats import CallFormat
 from tandem.environments.protocol import Move
-from tandem.environments.tool_calls import Refused, read_call, read_json, strip_thoughts
+from tandem.environments.tool_calls import Refused, read_json, strip_thoughts
 
 ROLES = {"developer": "system"} | {name: name for name in ("system", "user", "assistant", "tool")}
 # Sampling settings, which the run defines.
@@ -193,20 +193,15 @@ def turn_text(turn: Turn, moves: Sequence[Turn]) -> str:
     raise ValueError("showed tool_calls that the policy did not make")
 
 
-def move_of(text: str, calls: re.Pattern | None) -> Turn:
-    """A move as its agent receives it. One with an invalid call is plain text."""
-    try:
-        found = tuple(calls_in(strip_thoughts(text), calls)) if calls is not None else ()
-    except Refused:
-        found = ()
-    content = calls.sub("", text).strip() if found else text
-    return Turn(role="assistant", content=content, calls=found, text=text)
-
-
-def calls_in(text: str, calls: re.Pattern) -> Iterator[tuple[str, str]]:
-    for one in calls.finditer(text):
-        name, arguments = read_call(one["call"])
-        yield name, dump_arguments(arguments)
+def move_of(text: str, form: CallFormat | None, tools: Sequence[Mapping] = ()) -> Turn:
+    """A move as its agent receives it, with calls of these tools. One with an invalid call is plain
+    text."""
+    schemas = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}
+    said = [] if form is None else [*form.calls_in(strip_thoughts(text), schemas)]
+    if not said or any(isinstance(one, Refused) for one in said):
+        return Turn(role="assistant", content=text, text=text)
+    calls = tuple((name, dump_arguments(arguments)) for name, arguments in said)
+    return Turn(role="assistant", content=form.remove(text).strip(), calls=calls, text=text)
 
 
 def completion(turn: Turn, move: Move, model: str) -> bytes:

@@ -8,7 +8,7 @@ Each may block or sleep, since `Environment` runs them in threads if a timeout i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -38,6 +38,10 @@ class About:
     # be shorter. None: the world has no limits.
     slowest: float | None = None
     shows: bool = False  # pictures, which need a policy that sees
+    # Given the texts of one and of two calls of `call_formats.PROBE`, as the chat template writes
+    # them in any of the forms that it accepts, before sampling starts; raises ValueError if the
+    # world cannot read calls like them. Not called without a template.
+    learn_calls: Callable[[Iterable[tuple[str, str]]], None] = lambda written: None
     # Checks the requirements of the world once, before sampling starts; raises ValueError.
     check: Callable[[], None] = lambda: None
 

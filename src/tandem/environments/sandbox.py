@@ -21,7 +21,7 @@ from typing import Annotated
 from tandem.contracts import at_least, declare, positive, register_environment
 from tandem.environments.program import KEPT, Ended, Janitor, Program
 from tandem.environments.protocol import About, Move, Said
-from tandem.environments.tool_calls import BEGUN, CALL, Refused
+from tandem.environments.tool_calls import Refused
 from tandem.environments.tools import Tools, ToolUse
 from tandem.types import Prompt
 
@@ -206,8 +206,8 @@ class PythonTools(Tools):
         command: Sequence[str],
         timeout: Annotated[float, positive] = 10.0,
         functions: Mapping[str, Callable | None] | None = None,
-        calls: str = CALL,
-        begun: str = BEGUN,
+        calls: str | None = None,
+        begun: str | None = None,
         cost: Annotated[float, at_least(0)] = 0.0,
     ) -> None:
         self.sandbox = Sandbox(command, timeout=timeout)

@@ -1,19 +1,13 @@
-"""Tool calls in a move: their pattern, their JSON, and the check of their arguments against a
-schema."""
+"""Tool calls: their JSON, and the check of their arguments against a schema."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tandem.contracts.bounds import values_of
 
-# The format of Qwen and Hermes: a name and arguments in JSON. Its time is linear in the length of a
-# move, as a policy that repeats one token until its limit needs.
-CALL = r"<tool_call>(?P<call>(?:(?!<tool_call>).)*?)</tool_call>"
-BEGUN = "<tool_call>"  # of a call that was cut before its end
 Call = tuple[str, Mapping[str, Any]]  # the name of a tool, and its arguments
 DEEPEST = 32  # levels of lists and objects that are read
 TYPES = {
@@ -29,26 +23,6 @@ TYPES = {
 
 class Refused(ValueError):
     """The reason why a text is invalid, addressed to its author."""
-
-
-def read_pattern(calls: str, arguments: Collection[str] = ()) -> re.Pattern:
-    """The pattern of a call. Raises ValueError for an invalid one.
-
-    arguments: names that its groups may have in place of `call`.
-    """
-    try:
-        pattern = re.compile(calls, re.DOTALL)
-    except re.error as error:
-        raise ValueError(
-            f"environment.world.calls={calls!r} is not a valid pattern: {error}"
-        ) from error
-    groups = {*pattern.groupindex}
-    if "call" not in groups and not (groups and groups <= {*arguments}):
-        raise ValueError(
-            f"environment.world.calls={calls!r} has no group (?P<call>...), nor groups that are "
-            "the arguments of a single tool"
-        )
-    return pattern
 
 
 def strip_thoughts(text: str) -> str:
@@ -76,18 +50,22 @@ def read_json(text: str | bytes, name: str) -> Any:
     return said
 
 
-def read_call(text: str) -> Call:
-    """The name and the arguments of a call in JSON. Raises Refused for an invalid one."""
+def read_calls(text: str) -> list[Call]:
+    """The names and arguments of one or more calls in JSON. Raises Refused for an invalid one."""
     said = read_json(text, "call")
     if not is_unicode(said):
         raise Refused("the call contains half of a surrogate pair, which is no character")
+    return [as_call(one) for one in (said if isinstance(said, list) and said else [said])]
+
+
+def as_call(said: object) -> Call:
+    """The name and the arguments of a call. Raises Refused for an invalid one."""
     match said:
-        case {"name": str(name), "arguments": dict(arguments)}:
-            return name, arguments
-        case {"name": str(), "arguments": _}:
-            raise Refused("arguments must be an object of names and values")
         case {"name": str(name)}:
-            return name, {}
+            arguments = said.get("arguments", said.get("parameters", {}))
+            if not isinstance(arguments, dict):
+                raise Refused("arguments must be an object of names and values")
+            return name, arguments
     raise Refused("a call must be an object with name and arguments")
 
 

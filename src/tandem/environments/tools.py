@@ -6,25 +6,16 @@ from __future__ import annotations
 import ast
 import inspect
 import operator
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property, partial
-from typing import Annotated, Any
+from functools import cached_property
+from typing import Annotated
 
 from tandem.contracts import at_least, register_environment, unwrap_partial
+from tandem.environments.call_formats import given_format, require_format
 from tandem.environments.protocol import About, Move, Said
-from tandem.environments.tool_calls import (
-    BEGUN,
-    CALL,
-    Call,
-    Refused,
-    check_arguments,
-    read_call,
-    read_pattern,
-    strip_thoughts,
-)
+from tandem.environments.tool_calls import Call, Refused, check_arguments, strip_thoughts
 from tandem.environments.tool_results import Result, announces_picture, result_of
 from tandem.rewards.result import NOT_HERE
 from tandem.types import Prompt
@@ -46,18 +37,18 @@ class Tools:
     """Functions with type hints and Google-style docstrings, whose schemas go to the chat template.
 
     A class among them is instantiated per episode, and its methods are tools. `calls` is the
-    pattern of a call outside thoughts: its group `call` holds JSON of a name and arguments; with a
-    single tool its groups may be the arguments by name, as texts. `cost` is subtracted per call
-    from the reward of its move. An invalid call is answered with the error. A function set to None
-    is left out.
+    pattern of a call outside thoughts: its group `call` holds JSON of a name and arguments, or its
+    groups are `name` and `arguments`; with a single tool they may be the arguments by name. None:
+    as the chat template writes calls. `cost` is subtracted per call from the reward of its move. An
+    invalid call is answered with the error. A function set to None is left out.
     """
 
     def __init__(
         self,
         functions: Mapping[str, Callable | None],
         *,
-        calls: str = CALL,
-        begun: str = BEGUN,
+        calls: str | None = None,
+        begun: str | None = None,
         cost: Annotated[float, at_least(0)] = 0.0,
     ) -> None:
         self.functions = {name: one for name, one in functions.items() if one is not None}
@@ -66,13 +57,18 @@ class Tools:
             raise ValueError(
                 "environment.world.functions has no tool: keep one, or set environment=none"
             )
-        self.only = next(iter(made)) if len(made) == 1 else None
-        takes = () if self.only is None else inspect.signature(made[self.only]).parameters
-        self.calls, self.begun = read_pattern(calls, takes), begun
+        self.calls, self.begun = calls, begun
+        self.format = given_format(calls, begun, made)
 
     def describe(self) -> About:
         shows = any(announces_picture(one["function"].get("return")) for one in self.schemas)
-        return About(tools=self.schemas, cost=self.cost, shows=shows)
+        return About(tools=self.schemas, cost=self.cost, shows=shows, learn_calls=self.learn_calls)
+
+    def learn_calls(self, written: Iterable[tuple[str, str]]) -> None:
+        """Read calls as the chat template writes them, unless a pattern was given. Raises
+        ValueError if they cannot be read."""
+        if self.calls is None:
+            self.format = require_format(written, self.begun)
 
     @cached_property
     def schemas(self) -> tuple[Mapping, ...]:
@@ -92,7 +88,7 @@ class Tools:
         return found
 
     def begin(self, prompt: Prompt, key: int) -> ToolUse:
-        schemas = {tool["function"]["name"]: tool["function"] for tool in self.schemas}
+        schemas = {one["function"]["name"]: one["function"]["parameters"] for one in self.schemas}
         shows = self.describe().shows
         return ToolUse(world=self, tools=self.make_tools(), schemas=schemas, shows=shows)
 
@@ -136,7 +132,7 @@ class ToolUse:
 
     world: Tools
     tools: Mapping[str, Callable]
-    schemas: Mapping[str, Mapping]
+    schemas: Mapping[str, Mapping]  # of their arguments
     shows: bool  # whether its tools may return pictures
 
     @property
@@ -145,16 +141,15 @@ class ToolUse:
 
     def act(self, move: Move) -> Said:
         text = strip_thoughts(move.text)
-        written = [self.call_in(found) for found in self.world.calls.finditer(text)]
-        rest = self.world.calls.sub("", text)
-        if not written and self.world.begun not in rest:
+        written = [*self.world.format.calls_in(text, self.schemas)]
+        if self.world.format.is_cut(text):
+            written.append(Refused("a call was begun that does not end, or is in another format"))
+        if not written:
             return Said(over=True)
-        if self.world.begun in rest:
-            written.append(partial(read_call, ""))  # cut off before its end
         results, errors = [], 0
-        for read in written:
+        for call in written:
             try:
-                results.append(self.answer(*read()))
+                results.append(self.answer(call))
             except Refused as refusal:
                 results.append(result_of("", f"error: {refusal}", shows=self.shows))
                 errors += 1
@@ -165,17 +160,14 @@ class ToolUse:
             counts={"calls": float(len(written)), "tool_errors": float(errors)},
         )
 
-    def call_in(self, found: re.Match) -> Callable[[], Call]:
-        """The function that parses a call of the policy."""
-        if "call" in self.world.calls.groupindex:
-            return partial(read_call, found["call"])
-        return lambda: (self.world.only, found.groupdict(default=""))
-
-    def answer(self, name: str, arguments: Mapping[str, Any]) -> Result:
+    def answer(self, call: Call | Refused) -> Result:
         """The result of a call. Raises Refused for a fault of the policy."""
+        if isinstance(call, Refused):
+            raise call
+        name, arguments = call
         if name not in self.tools:
             raise Refused(f"there is no tool {name!r}; there are {', '.join(self.tools)}")
-        check_arguments(name, arguments, self.schemas[name]["parameters"])
+        check_arguments(name, arguments, self.schemas[name])
         try:
             value = self.tools[name](**arguments)
         except ValueError as error:  # the tool refuses the arguments

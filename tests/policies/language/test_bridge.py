@@ -296,10 +296,6 @@ def test_another_template_is_read_from_a_file_and_one_that_is_not_there_is_named
             Chat(byte_tokenizer(), ChatOptions(template=absent))
 
 
-WITH_TOOLS = (
-    "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
-    + TEMPLATE.replace("raise_exception('tools are not supported')", "''")
-)
 SCHEMAS = ({"type": "function", "function": {"name": "calculator", "parameters": {}}},)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_episodes import WITH_TOOLS, chatting, playing, sample_rows, script
+from small_episodes import WITH_TOOLS, chatting, playing, sample_rows, script, with_tools
 from small_language import TEMPLATE, WORDS, questions, talk
 from torch.testing import assert_close
 
@@ -359,7 +359,10 @@ def test_anything_but_two_digits_ends_the_game(text):
 
 @pytest.mark.parametrize(
     ("limit", "heard", "ends"),
-    [(99, ["1702"], "over"), (20, ["error: the call is not JSON"], "over")],
+    [
+        (99, ["1702"], "over"),
+        (20, ["error: a call was begun that does not end, or is in another format"], "over"),
+    ],
     ids=["whole", "cut in the middle"],
 )
 def test_a_tool_that_is_called_answers_in_the_history(limit, heard, ends):
@@ -381,6 +384,52 @@ def test_a_tool_that_is_called_answers_in_the_history(limit, heard, ends):
     )
     shown = policy.chat.tokenizer.decode(rows.sample.tokens[0, : int(rows.sample.prompt_length[0])])
     assert "calculator" in shown
+
+
+TAGGED = (
+    "<tool_call>\n<function={{ call.function.name }}>\n"
+    "{% for name, value in call.function.arguments.items() %}<parameter={{ name }}>\n{{ value }}"
+    "\n</parameter>\n{% endfor %}</function>\n</tool_call>"
+)
+AS_ALL = (
+    "{% if message.tool_calls | length > 1 %}{{ raise_exception('one call') }}{% endif %}"
+    '{"name": "{{ call.function.name }}", "parameters": {{ call.function.arguments | tojson }}}'
+)
+SPECIAL = (
+    "{{ '<|im_start|>call ' + call.function.name + '\n' + call.function.arguments + '<|end|>' }}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "call"),
+    [
+        (
+            TAGGED,
+            "<tool_call>\n<function=calculator>\n<parameter=expression>\n37*46\n</parameter>\n"
+            "</function>\n</tool_call>",
+        ),
+        (AS_ALL, '{"name": "calculator", "parameters": {"expression": "37*46"}}'),
+    ],
+    ids=["a text per argument", "all of the move"],
+)
+def test_a_call_is_read_as_the_chat_template_writes_it(template, call):
+    policy = playing(
+        make_environment(Tools({"calculator": calculator})),
+        build=partial(chatting, with_tools(template)), sampling=Sampling(max_new_tokens=200),
+    )  # fmt: skip
+    script(policy, f"<think>\nSo.\n</think>\n\n{call}", "1702")
+    told = sample_rows(policy, [talk("37*46?")], group_size=1).prompts[0].episode
+    assert [one["content"] for one in told["turns"] if one["role"] == "tool"] == ["1702"]
+
+
+@pytest.mark.parametrize("template", ["", "[{{ call.function.name }}(x=1)]", SPECIAL])
+def test_a_template_whose_calls_cannot_be_read_is_refused_with_the_key(template):
+    """A mark that is a special token is not in the text of a move."""
+    tools = partial(Tools, {"calculator": calculator})
+    build = partial(chatting, with_tools(template))
+    with pytest.raises(ValueError, match=r"calls of tools.* set environment\.world\.calls to"):
+        playing(make_environment(tools()), build=build)
+    playing(make_environment(tools(calls=r"\((?P<expression>[^()]*)\)")), build=build)
 
 
 def move_of(text):

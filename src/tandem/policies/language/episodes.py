@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tandem.environments import About, Environment
 from tandem.policies.engines.protocol import Engine
-from tandem.policies.language import shown_episodes
+from tandem.policies.language import message_frames, shown_episodes
 from tandem.policies.language.bridge import Bridge
 from tandem.policies.language.courses import Course, Limits, as_rollout
 from tandem.policies.language.records import Questions, Sampling
@@ -27,7 +27,10 @@ class Episodes:
     """An environment, and the bridge of the policy's chat."""
 
     def __init__(self, environment: Environment, bridge: Bridge, positions: int | None) -> None:
-        """positions: tokens that the model can read; None: unlimited."""
+        """positions: tokens that the model can read; None: unlimited. Raises ValueError for a chat
+        template whose calls of tools the environment cannot read."""
+        if bridge.has_template:
+            environment.about.learn_calls(message_frames.write_calls(bridge))
         self.environment, self.bridge, self.positions = environment, bridge, positions
         self.limits = Limits(tokens=environment.max_tokens, positions=positions)
         for said in surprises(environment, bridge):

@@ -6,12 +6,17 @@ template does with them.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from tandem.environments.call_formats import PROBE, SCHEMA, same_start, whole_tags
 from tandem.environments.protocol import Message
+from tandem.environments.tool_calls import strip_thoughts
 from tandem.hub import find_turn_end
 from tandem.policies.language.chat import Chat, TemplateFault
 from tandem.types import IMAGE, Picture, Prompt
@@ -75,6 +80,39 @@ def describe_header(chat: Chat) -> str | None:
         f"{(written + STUB)[-SHOWN:]!r}; set model.enable_thinking=false if that makes them equal, "
         "or a model.chat_template of your own"
     )
+
+
+def write_calls(bridge: Bridge) -> Iterator[tuple[str, str]]:
+    """The texts of one and of two calls of the probe as moves, with each empty content that the
+    template accepts; one that accepts a single call writes that twice."""
+    for content in ("", None):
+        with suppress(TemplateFault):
+            one = two = write_turn(bridge, content, 1)
+            with suppress(TemplateFault):
+                two = write_turn(bridge, content, 2)
+            yield one, two
+
+
+def write_turn(bridge: Bridge, content: str | None, count: int) -> str:
+    """The text of `count` calls, as a move that makes them is decoded. Raises TemplateFault."""
+    render = partial(bridge.chat.render, tools=[SCHEMA])
+    before, _, behind = render([ASKED, *STUBS["a plain"]]).partition(STUB)
+    try:
+        whole = render([ASKED, call_probe(content, PROBE[1], count)])
+    except TemplateFault:  # it adds texts
+        whole = render([ASKED, call_probe(content, json.dumps(PROBE[1]), count)])
+    header = whole_tags(same_start(before, whole))
+    ids = bridge.template_ids(whole[len(header) :].removesuffix(behind))
+    ends = {*bridge.ends, *bridge.end}
+    (text,) = bridge.chat.decode([list(takewhile(lambda one: one not in ends, ids))])
+    return strip_thoughts(text)
+
+
+def call_probe(content: str | None, arguments: Mapping | str, count: int) -> dict[str, object]:
+    """A turn of the assistant that calls the probe."""
+    function = {"name": PROBE[0], "arguments": arguments}
+    call = {"id": "call00001", "type": "function", "function": function}
+    return {"role": "assistant", "content": content, "tool_calls": [call] * count}
 
 
 def with_marks(messages: Sequence[Message]) -> list[Message]:
