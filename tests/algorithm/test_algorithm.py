@@ -9,10 +9,13 @@ from loop import PLAN, EndsInTwo, Loop
 from records import GRPO, rollout, scores
 from torch.testing import assert_close
 
+from tandem.advantages import shaping
 from tandem.advantages.baselines import MovingAverage, raw_reward
-from tandem.advantages.compose import Combined, Share
-from tandem.advantages.group import leave_one_out
+from tandem.advantages.compose import Combined, Share, Standardised
+from tandem.advantages.group import leave_one_out, opo
+from tandem.advantages.moves import group_in_group, turn_to_go
 from tandem.advantages.temporal import gae_returns, generalised
+from tandem.advantages.token_baseline import otb
 from tandem.algorithm.critic import Critic
 from tandem.algorithm.regularizers import EntropyBonus, KLInLoss, KLInReward
 from tandem.config import build, check, compose
@@ -27,6 +30,7 @@ from tandem.policies.masked.states import path
 from tandem.stop import Stop
 from tandem.training import collect
 from tandem.training.lr_schedules import cosine
+from tandem.types import take
 
 ONCE = replace(PLAN, num_minibatches=1, epochs=1)
 CRITIC = Critic(coef=0.5, loss=value_loss, returns=gae_returns, lr=0.5, warmup=0)
@@ -241,6 +245,67 @@ def test_a_schedule_moves_the_coefficient_with_the_iterations(kind, tmp_path):
 def test_a_schedule_needs_a_coefficient_and_no_controller_of_it(numbers, advice):
     with pytest.raises(ValueError, match=rf"kl/schedule=cosine .*; set algorithm\.kl\.{advice}$"):
         KLInReward(schedule=partial(cosine, iterations=2), **numbers)
+
+
+# Truncated answers.
+
+WITH_TRUNCATED = torch.tensor([[True, True, False, False]] + [[True] * 4] * 2)
+
+
+def one_that_finished(**known):
+    """A right answer that ended, and two wrong ones that the limit cut off, of two moves each."""
+    mask = WITH_TRUNCATED
+    turn = mask * torch.tensor([1, 1, 2, 2])
+    rows = rollout(
+        mask, torch.zeros(3, dtype=torch.int64), truncated=torch.tensor([False, True, True]),
+        old_logp=-1.0 * mask, sum_pi_squared=0.5 * mask, turn=turn, state=turn, **known,
+    )  # fmt: skip
+    return scores(torch.tensor([1.0, 0.0, 0.0])), rows
+
+
+COMPARED = {
+    "leave_one_out": leave_one_out,
+    "opo": opo,
+    "otb": otb,
+    "turn_to_go": partial(turn_to_go, scale=None),
+    "group_in_group": partial(group_in_group, scale=None),
+    "standardised": Standardised(of=opo),
+}
+
+
+@pytest.mark.parametrize("advantage", COMPARED.values(), ids=COMPARED)
+@pytest.mark.parametrize("kl", [0.0, 0.1])
+def test_answers_that_are_not_trained_on_count_in_their_group(advantage, kl):
+    rows = one_that_finished(old_kl_to_ref=torch.arange(12.0).view(3, 4) % 5)
+    alike = replace(GRPO, advantage=advantage, kl=KLInReward(coef=kl))
+    want = alike.experience(*rows).advantages
+    masking = replace(alike, truncation_handling=shaping.mask)
+    found = masking.experience(*rows)
+    assert want[0].any()
+    assert_close(found.advantages[0], want[0])
+    assert not found.advantages[1:].any()
+    assert not found.rollout.mask[1:].any()
+
+
+def test_rows_that_a_handling_takes_are_compared_and_others_are_not():
+    def taken(scores, rollout):
+        kept = torch.tensor([2, 0])
+        return shaping.mask(take(scores, kept), take(rollout, kept))
+
+    algorithm = replace(GRPO, advantage=opo, truncation_handling=taken)
+    found = algorithm.experience(*one_that_finished()).advantages
+    assert_close(found[:, 0], torch.tensor([0, 2 / 3]))
+
+
+def test_advantages_are_normalised_over_what_is_trained():
+    masking = replace(
+        GRPO, advantage=raw_reward, truncation_handling=shaping.mask, normalize_advantages=True
+    )
+    known, rows = one_that_finished()
+    rows = replace(rows, truncated=torch.tensor([False, False, True]))
+    found = masking.experience(known, rows).advantages[rows.mask & ~rows.truncated[:, None]]
+    assert_close(found.mean(), torch.tensor(0.0))
+    assert_close(found.std(), torch.tensor(1.0))
 
 
 # Memory.

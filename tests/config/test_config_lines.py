@@ -492,6 +492,16 @@ WRONG = {
         "the better answer of a pair; set algorithm/truncation_handling=train and "
         "algorithm/kl=auto"
     ),
+    "algorithm=dpo_online algorithm/truncation_handling=mask": (
+        "algorithm/truncation_handling=mask: best_and_worst chooses a pair from all samples, and a "
+        "row of it that is not trained on leaves the other without its rival; set "
+        "algorithm/truncation_handling=train"
+    ),
+    "algorithm/advantage=preferred algorithm/truncation_handling=mask": (
+        "algorithm/truncation_handling=mask: preferred chooses a pair from all samples, and a "
+        "row of it that is not trained on leaves the other without its rival; set "
+        "algorithm/truncation_handling=train"
+    ),
     "algorithm=sft algorithm.normalize_advantages=true": (
         "algorithm.normalize_advantages=true turns the equal advantages of rows of data into "
         "0; set it to false"

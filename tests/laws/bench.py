@@ -241,7 +241,7 @@ def change(algorithm: Algorithm, change: Change | None) -> Algorithm:
         return algorithm
 
     def handled(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
-        return change(*algorithm.truncation_handling(scores, rollout))
+        return algorithm.truncation_handling(*change(scores, rollout))
 
     reads = facts_of(algorithm.truncation_handling).reads
     return replace(algorithm, truncation_handling=declare(reads=reads)(handled))

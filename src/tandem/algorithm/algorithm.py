@@ -194,34 +194,34 @@ class Algorithm:
         if rollout.version_gap is None and "version_gap" in self.needs:  # all rows are fresh
             rollout = replace(rollout, version_gap=0 * rollout.mask.long())
         if self.shapes_scores:
-            scores, rollout = self.truncation_handling(scores, rollout)
+            marked = replace(rollout, sampled=rollout.mask)
+            scores, rollout = self.truncation_handling(scores, marked)
         if self.objective == "denoising":
-            # An advantage of 0 means an average picture, on which losses of errors still train:
-            # pictures without a score must be removed.
+            # Losses of errors train on an advantage of 0 too: pictures without a score are removed.
             rollout = replace(rollout, mask=rollout.mask & scores.scored[:, None])
+        compared = rollout if rollout.sampled is None else replace(rollout, mask=rollout.sampled)
         if self.kl.reads_before:  # subtracted from the reward
             in_time = self.likelihood is None and not self.segments
-            scores = self.kl.charge(scores, rollout, in_time=in_time)
-        of_all, rows = distributed.with_all_rows, (scores, rollout)
-        advantages = of_all(self.compare, *rows)
+            scores = self.kl.charge(scores, compared, in_time=in_time)
+        of_all, rows = distributed.with_all_rows, (scores, compared)
+        advantages = of_all(self.compare, *rows, rollout.mask)
         returns = None if self.critic is None else of_all(self.critic.expect, *rows)
         gates = {} if self.kl.gate is None else {KL: of_all(self.kl.open_for, *rows)}
         return Experience(
             rollout=rollout, scores=scores, advantages=advantages, returns=returns, gates=gates
         )
 
-    def compare(self, scores: Scores, rollout: Rollout) -> Tensor:
-        """Advantages of these rows, [B, T]; 0 outside the mask."""
+    def compare(self, scores: Scores, rollout: Rollout, trained: Tensor) -> Tensor:
+        """Advantages of these rows, [B, T]; 0 outside `trained`, which is in the mask."""
         ask = partial(ADVANTAGE.ask, self.advantage)
         if rollout.text is not None:
             ask = partial(compare_texts, ask, within=self.segments[PICTURE].within)
-        advantages = torch.where(rollout.mask, ask(scores, rollout, mask=rollout.mask), 0)
+        advantages = torch.where(trained, ask(scores, rollout, mask=rollout.mask), 0)
         if self.unchecked and advantages.any():
-            again = torch.where(rollout.mask, ask(scores, rollout, mask=rollout.mask), 0)
+            again = torch.where(trained, ask(scores, rollout, mask=rollout.mask), 0)
             ADVANTAGE.refuse_unlike(self.unchecked.pop(), advantages, again)
-        return normalise(advantages, scores, rollout) if self.normalize_advantages else advantages
-
-    # State between iterations.
+        own = replace(rollout, mask=trained)
+        return normalise(advantages, scores, own) if self.normalize_advantages else advantages
 
     @cached_property
     def memory(self) -> Mapping[str, nn.Module]:
@@ -245,6 +245,5 @@ class Algorithm:
         metrics = advantage_metrics(distributed.gather(experience.advantages), trained)
         if self.critic is not None:
             metrics |= self.critic.report(experience, trained)
-        if self.memory:
-            metrics |= metrics_of_memory(self.memory, {*known, *metrics})
-        return metrics
+        own = metrics_of_memory(self.memory, {*known, *metrics}) if self.memory else {}
+        return metrics | own

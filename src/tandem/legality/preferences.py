@@ -128,6 +128,20 @@ def pairs_keep_their_order(case: Case) -> Iterator[str]:
         )
 
 
+def pairs_are_trained_whole(case: Case) -> Iterator[str]:
+    """A sampled pair is chosen from all samples, also from those that would not be trained on."""
+    handling = facts_of(case.algorithm.truncation_handling)
+    judges = (case.algorithm.sampling_strategy, *case.estimators.values())
+    judge = next((part for part in judges if "pairs" in facts_of(part).gives), None)
+    if judge is None or not case.samples or handling.neutral or handling.lowers_scores:
+        return
+    yield (
+        f"{case.option('truncation_handling')}: {name_of(judge)} chooses a pair from all samples, "
+        "and a row of it that is not trained on leaves the other without its rival; set "
+        "algorithm/truncation_handling=train"
+    )
+
+
 RULES = (
     preferences_are_what_they_compare,
     a_pair_is_supplied,
@@ -136,4 +150,5 @@ RULES = (
     data_has_pairs,
     pairs_are_two,
     pairs_keep_their_order,
+    pairs_are_trained_whole,
 )

@@ -132,6 +132,7 @@ PER_STEP = (
     "old_values",
     "teacher_logp",
     "sum_pi_squared",
+    "sampled",
     "turn",
     "feedback",
     "state",
@@ -185,6 +186,8 @@ class Rollout(Shaped, Compared):
     teacher_logp: Tensor | None = None  # [B, T] under the teacher of the row's source
     # [B, T] sum over the vocabulary of p^2, training forward with the sampling weights
     sum_pi_squared: Tensor | None = None
+    # [B, T] bool: the mask before truncation handling, for comparisons; None: it is the same
+    sampled: Tensor | None = None
 
     @property
     def own_length(self) -> Tensor:
