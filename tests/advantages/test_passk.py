@@ -117,8 +117,3 @@ def test_a_single_scored_sample_has_no_lead():
 def test_pass_at_k_refuses_degrees():
     with pytest.raises(ValueError, match="needs scores of 0 or 1"):
         alone(pass_at_k, torch.tensor([1.0, 0.5, 0.0]), k=2)
-
-
-def test_pkpo_centred_refuses_sets_of_one():
-    with pytest.raises(ValueError, match="k=1; set k to 2 or more"):
-        alone(pkpo_centred, torch.tensor([1.0, 0.5, 0.0]), k=1)

@@ -429,6 +429,16 @@ WRONG = {
     "algorithm/advantage=pkpo algorithm.advantage.k=0": (
         "k=0 of pkpo: a group of group_size=8 has no set of 0 samples; set k to 1 ... 8"
     ),
+    "algorithm=passk algorithm/advantage=pkpo_centred algorithm.advantage.k=1": (
+        "algorithm.advantage.k=1: must be at least 2"
+    ),
+    "algorithm=dapo algorithm.truncation_handling.buffer=4096": (
+        "algorithm.truncation_handling.buffer=4096 algorithm.truncation_handling.limit=11: the "
+        "first must not be above the second"
+    ),
+    "algorithm=dapo algorithm.truncation_handling.buffer=0": (
+        "algorithm.truncation_handling.buffer=0: must be positive"
+    ),
     "algorithm=gdpo algorithm/truncation_handling=overlong": (
         "algorithm/truncation_handling=overlong lowers the sum of the rewards, which gdpo does not "
         "read; "

@@ -92,17 +92,14 @@ def pkpo_centred(
     scores: Scores,
     rollout: Rollout,
     *,
-    k: int,  # samples of a set, of which the best counts; 2 to group_size
+    # Samples of a set, of which the best counts; 2 to group_size.
+    k: Annotated[int, at_least(2)],
 ) -> Tensor:
     """`pkpo` with max(S) - max(S without this sample) in place of max(S).
 
     A sample gets its margin in the sets of `k` that it is the best of, so a tie is exactly 0.
-    Source: PKPO's leave-one-out baseline, arXiv:2505.15201. Raises if k < 2. Shape: [B, T].
+    Source: PKPO's leave-one-out baseline, arXiv:2505.15201. Shape: [B, T].
     """
-    if k < 2:
-        raise ValueError(
-            f"pkpo_centred compares a set with one less, but k={k}; set k to 2 or more"
-        )
     order = ascending(centre(scores, rollout.group).double(), scores, rollout.group)
     as_best = order.value * share(order.place, order.count, k, taken=1)
     without = order.value * share(order.place, order.count, k, taken=2)

@@ -11,7 +11,7 @@ from typing import Annotated
 from torch import Tensor
 
 from tandem.advantages.temporal import on_last_step
-from tandem.contracts import at_least, register_truncation
+from tandem.contracts import at_least, positive, register_truncation
 from tandem.types import SEGMENTS, TEXT, Rollout, Scores
 
 Shaped = tuple[Scores, Rollout]
@@ -53,23 +53,25 @@ def penalise(
     return minus(scores, rollout, penalty * rollout.truncated), rollout
 
 
-@register_truncation(lowers_scores=True, refused=OF_ANSWERS, where_it_can=True, horizon="limit")
+@register_truncation(
+    lowers_scores=True,
+    refused=OF_ANSWERS,
+    where_it_can=True,
+    horizon="limit",
+    not_above=(("buffer", "limit"),),
+)
 def overlong(
     scores: Scores,
     rollout: Rollout,
     *,
-    limit: int,  # longest answer, in steps of the policy
-    buffer: int,  # steps before the limit in which the penalty rises from 0 to 1
+    limit: Annotated[int, positive],  # longest answer, in steps of the policy
+    # Steps before the limit in which the penalty rises from 0 to 1; at most the limit.
+    buffer: Annotated[int, positive],
 ) -> Shaped:
     """Within `buffer` steps of `limit` an answer loses up to 1 (DAPO, arXiv:2503.14476).
 
     Only steps of the policy count, not messages of an environment.
-    Raises ValueError unless 0 < buffer <= limit.
     """
-    if not 0 < buffer <= limit:
-        raise ValueError(
-            f"overlong needs 0 < buffer <= limit, but buffer={buffer} and limit={limit}"
-        )
     excess = (rollout.own_length - (limit - buffer)) / buffer
     return minus(scores, rollout, excess.clamp(0, 1)), rollout
 

@@ -14,6 +14,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from inspect import Parameter
+from operator import le, lt
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -71,23 +72,21 @@ def bind_call(target: Callable, given: Mapping[str, Any], where: str, *, partial
         _refuse_unknown(given, accepted, where, partial)
     for name in _list_unfilled(accepted, given, partial):
         raise ConfigError(f"{_key(where, name)} is missing: {target.__qualname__} needs it")
-    arguments = {
-        name: convert(
-            value, accepted[name].annotation if name in accepted else Any, _key(where, name)
-        )
-        for name, value in given.items()
-    }
+    hints = {name: parameter.annotation for name, parameter in accepted.items()}
+    arguments = {n: convert(x, hints.get(n, Any), _key(where, n)) for n, x in given.items()}
     _refuse_falling(target, arguments, where)
     return Call(target, arguments, partial, where)
 
 
 def _refuse_falling(target: Callable, arguments: Mapping[str, Any], where: str) -> None:
-    """Raise for pairs of numbers whose first is not below the second."""
-    numbers = defaults_of(target) | dict(arguments)
-    for low, high in facts_of(target).rising:
-        if not numbers[low] < numbers[high]:
-            shown = " ".join(f"{_key(where, n)}={numbers[n]}" for n in (low, high))
-            raise ConfigError(f"{shown}: the first must be below the second")
+    """Raise for pairs of numbers whose first is not below the second, or above it."""
+    numbers, facts = defaults_of(target) | dict(arguments), facts_of(target)
+    orders = (facts.rising, lt, "must be below"), (facts.not_above, le, "must not be above")
+    for pairs, holds, must in orders:
+        for low, high in pairs:
+            if not holds(numbers[low], numbers[high]):
+                shown = " ".join(f"{_key(where, n)}={numbers[n]}" for n in (low, high))
+                raise ConfigError(f"{shown}: the first {must} the second")
 
 
 def _refuse_unknown(

@@ -18,7 +18,8 @@ def refuse_missing_numbers(component: Callable, **facts: Any) -> None:
     """Raise ValueError if a fact names a number that the component does not take, or that cannot be
     read from it once it is built."""
     named = [*(("units", number) for number in facts.get("units", ()))]
-    named += [("rising", number) for pair in facts.get("rising", ()) for number in pair]
+    ordered = ("rising", "not_above")
+    named += [(fact, number) for fact in ordered for pair in facts.get(fact, ()) for number in pair]
     named += [("read_with", number) for number in facts.get("read_with", ())]
     named += [("read_with", number) for number, _ in facts.get("read_with", {}).values()]
     named += [("named_rewards", number) for number in facts.get("named_rewards", ())]
@@ -27,7 +28,7 @@ def refuse_missing_numbers(component: Callable, **facts: Any) -> None:
     if not named:
         return
     # The others are applied to what it is built with.
-    read = [pair for pair in named if pair[0] not in ("rising", "units")]
+    read = [pair for pair in named if pair[0] not in (*ordered, "units")]
     if read and inspect.isclass(component) and not is_dataclass(component):
         fact, number = read[0]
         raise ValueError(

@@ -49,6 +49,7 @@ class Facts:
     # a temperature per nat of a sample; "none" is a number that means the same everywhere.
     units: Mapping[str, Unit] = field(default_factory=dict)
     rising: Sequence[tuple[str, str]] = ()  # pairs of numbers: the first must be below the second
+    not_above: Sequence[tuple[str, str]] = ()  # the same; the two may be equal
     # Number -> the number and its value that it needs to have an effect.
     read_with: Mapping[str, tuple[str, object]] = field(default_factory=dict)
     metrics: Callable | None = None  # (record, *, numbers of the component) -> {name: Metric}
