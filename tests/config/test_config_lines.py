@@ -420,6 +420,12 @@ WRONG = {
     "algorithm=reinforce_pp_baseline group_size=1": (
         "group_size=1: group_relative compares the samples of a group; set group_size=2 or more"
     ),
+    "algorithm=reinforce_pp ~recipe algorithm/sampling_strategy=dynamic_sampling": (
+        "group_size=1: dynamic_sampling compares the samples of a group; set group_size=2 or more"
+    ),
+    "algorithm/advantage=preferred group_size=1": (
+        "group_size=1: preferred compares the samples of a group; set group_size=2 or more"
+    ),
     "algorithm/advantage=combined group_size=1": (
         "group_size=1: group_relative compares the samples of a group; set group_size=2 or more"
     ),

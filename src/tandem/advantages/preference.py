@@ -14,7 +14,7 @@ from tandem.types import Rollout, Scores
 
 
 # +1 for the best and -1 for the worst sample of a group, for losses of pairs
-@register_adv_estimator(gives={"pairs"})
+@register_adv_estimator(gives={"pairs"}, compares="group")
 def preferred(scores: Scores, rollout: Rollout) -> Tensor:
     """+1 for the best and -1 for the worst sample of each group, 0 for all others.
 

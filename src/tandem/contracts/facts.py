@@ -86,7 +86,7 @@ class Facts:
 
     # Of advantages and returns.
     in_time: bool = False  # the columns of a row are one step after the other
-    compares: Literal["group"] | None = None  # it needs groups of two or more
+    compares: Literal["group"] | None = None  # or of sampling: it needs groups of two or more
     rewards: Bound | None = None  # the range of rewards that it supports; None: any
     named_rewards: Sequence[str] = ()  # the numbers that name one or several rewards
     by_reward: bool = False  # it compares each reward separately, with its own weights

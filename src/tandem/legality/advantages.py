@@ -17,12 +17,14 @@ from tandem.legality.judges import find_judges
 
 
 def groups_have_rivals(case: Case) -> Iterator[str]:
-    """An advantage that compares within groups needs groups of two or more."""
+    """What compares within groups, an advantage or a sampling strategy, needs two or more."""
     size = case.plan.group_size
-    for estimator in case.estimators.values():
-        if size < 2 and facts_of(estimator).compares == "group":
+    if size > 1 or "pairs" in case.strategy.reads:  # a pair of data is checked as such
+        return
+    for part in [*case.estimators.values(), *parts_of(case.algorithm.sampling_strategy)]:
+        if facts_of(part).compares == "group":
             yield (
-                f"group_size={size}: {name_of(estimator)} compares the samples of a group; "
+                f"group_size={size}: {name_of(part)} compares the samples of a group; "
                 "set group_size=2 or more"
             )
 

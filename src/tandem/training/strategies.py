@@ -114,7 +114,7 @@ def mixed(
 
 
 # Fresh samples: the best and the worst of each group (online preferences)
-@register_sampling_strategy(gives={"pairs"})
+@register_sampling_strategy(gives={"pairs"}, compares="group")
 def best_and_worst(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
     """The best and the worst sample of each group whose scores differ: online preferences.
 
@@ -135,7 +135,7 @@ def best_and_worst(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scor
     return rollout, scores
 
 
-@register_sampling_strategy
+@register_sampling_strategy(compares="group")
 def dynamic_sampling(
     source: RolloutSource,
     prompts: Slots,
