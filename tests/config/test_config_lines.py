@@ -583,6 +583,11 @@ WRONG = {
         "algorithm/weights=constant_length: gmpo has one ratio per sample; set "
         "algorithm/weights=sequence_mean or sequence_sum"
     ),
+    "algorithm=gspo algorithm/advantage=otb": (
+        "otb gives an advantage per step, and gspo has one ratio per sample; set "
+        "algorithm/loss=gspo_token, or an advantage per sample such as "
+        "algorithm/advantage=batch_relative"
+    ),
     "evaluation.split=test": (
         "evaluation.split=test is for evaluate=true, and training is measured on the eval prompts; "
         "leave it out, and measure the run afterwards with resume=RUN evaluate=true "

@@ -49,6 +49,19 @@ def sets_fit_into_groups(case: Case) -> Iterator[str]:
             )
 
 
+def samples_with_one_ratio_have_one_advantage(case: Case) -> Iterator[str]:
+    """A loss with one ratio per sample would average advantages that differ between its steps."""
+    loss = case.loss_that(lambda facts: facts.per == "sample")
+    for estimator in () if loss is None else case.estimators.values():
+        facts = facts_of(estimator)
+        if facts.in_time or (facts.taught and not facts.neutral):
+            yield (
+                f"{name_of(estimator)} gives an advantage per step, and {name_of(loss)} has one "
+                "ratio per sample; set algorithm/loss=gspo_token, or an advantage per sample such "
+                "as algorithm/advantage=batch_relative"
+            )
+
+
 def values_have_a_critic(case: Case) -> Iterator[str]:
     """A critic and an advantage that reads its values come together."""
     critic = case.algorithm.critic
@@ -181,6 +194,7 @@ RULES = (
     a_gate_is_open_for_some_kl,
     groups_have_rivals,
     sets_fit_into_groups,
+    samples_with_one_ratio_have_one_advantage,
     values_have_a_critic,
     rewards_are_weighed_once,
     weights_are_those_of_the_trained_rewards,
