@@ -40,6 +40,12 @@ def test_what_is_inside_says_what_it_needs():
         assert facts_of(around(judged)).reads == {"values"}
 
 
+def test_standardising_compares_samples_even_if_what_is_inside_does_not():
+    assert facts_of(given).compares is None
+    assert facts_of(Standardised(given)).compares == "batch"
+    assert facts_of(Standardised(leave_one_out)).compares == "group"
+
+
 def test_whitening_counts_steps_and_standardising_counts_samples():
     rows = rollout(LONG, GROUPS)
     by_step = normalise(given(scores(TOTAL), rows), scores(TOTAL), rows)

@@ -522,6 +522,10 @@ WRONG = {
         "algorithm.normalize_advantages=true turns the equal advantages of rows of data into "
         "0; set it to false"
     ),
+    "algorithm=sft algorithm/advantage=moving_average": (
+        "algorithm/advantage=moving_average compares scores, and those of demonstrations are "
+        "equal, so nothing would be trained; set algorithm/advantage=given"
+    ),
     "algorithm=dpo data=sort_pairs algorithm.kl.coef=0.1": (
         "algorithm.kl.coef: a KL is estimated from the policy's own samples, and here rows "
         "come from data; set it to 0"

@@ -17,7 +17,7 @@ OF_GREEDY_ROWS = {"steps": NO_LIKELIEST, "pictures": NO_LIKELIEST}
 
 
 # R minus the moving average of earlier iterations
-@register_adv_estimator("moving_average")
+@register_adv_estimator("moving_average", compares="batch")
 class MovingAverage(StatefulComponent):
     """G_t - b, b the moving average of the mean scores of the iterations before this one.
 

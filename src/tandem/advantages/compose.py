@@ -38,7 +38,9 @@ class Standardised(Wrapper):
     eps: Annotated[float, at_least(0)] = 1e-4  # added to the standard deviation
 
     def own_facts(self, declared: Facts) -> Facts:
-        return replace(facts_of(self.of), option=declared.option, gives=declared.gives)
+        inner = facts_of(self.of)
+        own = {"option": declared.option, "gives": declared.gives}
+        return replace(inner, **own, compares=inner.compares or "batch")
 
     def __call__(self, scores: Scores, rollout: Rollout) -> Tensor:
         advantages = torch.where(rollout.trained, self.of(scores, rollout), 0)

@@ -105,7 +105,7 @@ def gpg(scores: Scores, rollout: Rollout) -> Tensor:
 
 
 # R - mean of all samples (REINFORCE)
-@register_adv_estimator
+@register_adv_estimator(compares="batch")
 def batch_relative(scores: Scores, rollout: Rollout) -> Tensor:
     """R minus the mean score of all samples: REINFORCE with a baseline.
 

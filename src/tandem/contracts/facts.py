@@ -86,7 +86,9 @@ class Facts:
 
     # Of advantages and returns.
     in_time: bool = False  # the columns of a row are one step after the other
-    compares: Literal["group"] | None = None  # or of sampling: it needs groups of two or more
+    # Or of sampling strategies: what a score is compared with. "group": the others of its group,
+    # which needs two or more; "batch": samples of all groups, also of earlier iterations.
+    compares: Literal["group", "batch"] | None = None
     rewards: Bound | None = None  # the range of rewards that it supports; None: any
     named_rewards: Sequence[str] = ()  # the numbers that name one or several rewards
     by_reward: bool = False  # it compares each reward separately, with its own weights

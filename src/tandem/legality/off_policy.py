@@ -90,6 +90,13 @@ def there_is_somebody_to_imitate(case: Case) -> Iterator[str]:
 
 
 def given_rows_are_not_normalised(case: Case) -> Iterator[str]:
+    """Rows of data have equal scores, of which a comparison or a normalisation leaves nothing."""
+    comparing = (facts_of(part).compares for part in parts_of(case.algorithm.advantage))
+    if "demonstrations" in case.strategy.reads and not case.samples and any(comparing):
+        yield (
+            f"{case.option('advantage')} compares scores, and those of demonstrations are equal, "
+            "so nothing would be trained; set algorithm/advantage=given"
+        )
     if case.is_offline and case.algorithm.normalize_advantages:
         yield (
             "algorithm.normalize_advantages=true turns the equal advantages of rows of data into "
