@@ -553,6 +553,10 @@ WRONG = {
         "num_minibatches=4 epochs=1: reinforce has no ratio for samples of older weights; set "
         "both to 1, or algorithm/old_logprobs=current with an algorithm/importance_sampling"
     ),
+    "algorithm=grpo algorithm/loss=nll num_minibatches=4 epochs=2": (
+        "num_minibatches=4 epochs=2: nll has no ratio for samples of older weights; set "
+        "both to 1, or algorithm/old_logprobs=current with an algorithm/importance_sampling"
+    ),
     "algorithm.loss.clip_low=1.5": "algorithm.loss.clip_low=1.5: must lie in 0 ... 1",
     "algorithm=clip_cov algorithm.loss.between=[5,1]": (
         "algorithm.loss.between=[5.0, 1.0]: give the lower bound and then the upper"
@@ -707,6 +711,7 @@ def test_the_environment_stays_out_of_the_record(spelling, monkeypatch):
         "algorithm.loss.ratio_max=3",
         "~recipe algorithm/loss=opsm",
         "algorithm=luspo",
+        "~recipe algorithm=nll algorithm/advantage=given epochs=4",
         "epochs=2",
         "resume=null",
         "model.lora={r:8,alpha:16}",

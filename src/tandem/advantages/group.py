@@ -17,7 +17,7 @@ TIE = 1e-6  # smaller differences of scores in a group are float noise: no signa
 
 
 # The score itself: 1 for demonstrations
-@register_adv_estimator
+@register_adv_estimator(of_likelihood=True)
 def given(scores: Scores, rollout: Rollout) -> Tensor:
     """The score itself, which is 1 for demonstrations.
 

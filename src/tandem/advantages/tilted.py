@@ -13,7 +13,7 @@ from tandem.types import Rollout, Scores
 
 
 # Softmax weights of better samples minus those of worse ones (wd1)
-@register_adv_estimator(compares="group")
+@register_adv_estimator(compares="group", of_likelihood=True)
 def wd1(
     scores: Scores,
     rollout: Rollout,

@@ -89,6 +89,8 @@ class Facts:
     # Or of sampling strategies: what a score is compared with. "group": the others of its group,
     # which needs two or more; "batch": samples of all groups, also of earlier iterations.
     compares: Literal["group", "batch"] | None = None
+    # Weights of a likelihood, which is trained on samples of any age, and not a policy gradient.
+    of_likelihood: bool = False
     rewards: Bound | None = None  # the range of rewards that it supports; None: any
     named_rewards: Sequence[str] = ()  # the numbers that name one or several rewards
     by_reward: bool = False  # it compares each reward separately, with its own weights

@@ -61,7 +61,9 @@ def old_means_are_those_of_the_old_policy(case: Case) -> Iterator[str]:
 def old_samples_have_a_ratio(case: Case) -> Iterator[str]:
     """After the first update a rollout is one of older weights."""
     loss = case.loss_that(lambda facts: facts.on_fresh_samples)
-    if loss is None or case.updates == 1:
+    if loss is None or case.updates == 1 or not case.samples:
+        return
+    if facts_of(case.algorithm.advantage).of_likelihood:
         return
     if case.old_policy == "current" and case.corrects:
         return

@@ -48,9 +48,9 @@ def imitation_metrics(batch: CoupledBatch) -> dict[str, Metric]:
 
 
 # -log p of demonstrations
-@register_policy_loss(reads={"likeliest"}, metrics=imitation_metrics)
+@register_policy_loss(reads={"likeliest"}, on_fresh_samples=True, metrics=imitation_metrics)
 def nll(batch: CoupledBatch) -> Tensor:
-    """-log p of demonstrated steps, times the score of their row.
+    """-log p of demonstrated steps, times the score of their row; on samples it is `reinforce`.
 
     Shape: [B, T] nats. Source: maximum likelihood, written as a loss on advantages (Tandem's own).
     """
