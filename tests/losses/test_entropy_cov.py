@@ -158,6 +158,13 @@ def test_an_update_without_a_step_chooses_none(loss):
     assert not choose(loss, empty).any()
 
 
+@pytest.mark.parametrize(
+    "loss", [partial(wide, part=0.0), partial(tenth, part=0.0)], ids=["clip_cov", "kl_cov"]
+)
+def test_a_part_of_zero_chooses_no_step(loss):
+    assert not choose(loss, random_update()).any()
+
+
 @every_loss
 def test_a_row_without_advantage_moves_nothing_if_the_loss_says_so(loss):
     batch, quiet = random_update(), random_update().group % 3 == 0

@@ -64,8 +64,8 @@ def highest(x: Tensor, among: Tensor, count: int) -> Tensor:
 
 
 def share(part: float, batch: CoupledBatch) -> int:
-    """The number of steps in a part of the update, at least one."""
-    return max(1, int(part * int(batch.trained.sum())))
+    """The number of steps in a part of the update, at least one of a part above 0."""
+    return max(1, int(part * int(batch.trained.sum()))) if part else 0
 
 
 def find_clipped(
