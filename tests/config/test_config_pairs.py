@@ -59,6 +59,9 @@ WRONG = {
         "algorithm/advantage=remax, algorithm/loss=kto or another algorithm/sampling_strategy"
     ),
     f"{PAIRS} algorithm.loss.beta=0": "algorithm.loss.beta=0.0: must be positive",
+    "algorithm=orpo data=sort_pairs ~recipe algorithm.loss.odds=0": (
+        "algorithm.loss.odds=0.0: must be positive"
+    ),
     f"{PAIRS} algorithm.loss.label_smoothing=0.5": (
         "algorithm.loss.label_smoothing=0.5: must be at least 0, and below 0.5"
     ),

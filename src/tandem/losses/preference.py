@@ -168,7 +168,7 @@ def simpo(
 def orpo(
     batch: CoupledBatch,
     *,
-    odds: Annotated[float, at_least(0)] = 0.1,  # weight of the odds against the rejected answer
+    odds: Annotated[float, positive] = 0.1,  # weight of the odds against the rejected answer
 ) -> Tensor:
     """-a_w - odds log sigmoid(log odds(a_w) - log odds(a_l)), a the mean log p of a row's steps.
 
