@@ -172,7 +172,8 @@ def teacher_metrics(batch: CoupledBatch) -> dict[str, Metric]:
 
 
 def mismatch_metrics(batch: CoupledBatch) -> dict[str, Metric]:
-    """The mismatch of sampler and trainer log-probabilities for the same weights."""
+    """The mismatch of sampler and trainer log-probabilities for the same weights. If those of the
+    trainer were not recomputed, updates after the first add the change of the policy."""
     gap = torch.where(batch.mask, batch.old_logp - batch.behaviour_logp, 0)
     return {
         "rollout_corr/abs_logp_diff": masked_mean(gap.abs(), batch.mask),

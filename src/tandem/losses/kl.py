@@ -84,7 +84,8 @@ def k3(batch: CoupledBatch) -> Tensor:
 # k3 times the ratio of each step, in the loss: right in value and gradient
 @register_kl(reads={"ref_logp", "old_logp"}, refused=OF_TOKENS)
 def k3_unbiased(batch: CoupledBatch) -> Tensor:
-    """r k3, r the differentiable ratio of each step: right in value and gradient, off-policy too.
+    """r k3, r the differentiable ratio of each step: right in value and gradient, also
+    off-policy if the ratio is to the policy that sampled.
 
     Its gradient is r x: r k3 from the ratio and r (1 - exp(-x)) from k3, whose exp(-x) cancel. It
     is written in this form, because in float32 the difference loses all digits for tokens that are

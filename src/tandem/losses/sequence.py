@@ -105,8 +105,8 @@ def gspo_token(
 ) -> Tensor:
     """The value of GSPO's ratio with the gradient of each step's own log p (arXiv:2507.18071).
 
-    With one advantage per sample it is GSPO, value and gradient; advantages may vary by step.
-    Shape: [B, T].
+    With one advantage per sample and `sequence_mean` it is GSPO, value and gradient; advantages may
+    vary by step. Shape: [B, T].
     """
     own = batch.logp - batch.logp.detach()
     ratio = (mean_log_ratio(batch).detach() + own).clamp(max=MAX_MEAN_LOG_RATIO).exp()
