@@ -472,6 +472,17 @@ def test_a_decay_weighs_the_loss_of_stale_rows_and_nothing_else(tmp_path):
     assert_close(stale.gradients[0], 0.25 * policy + kl.gradients[0])
 
 
+@pytest.mark.parametrize(
+    "old_logprobs", [importance.recompute, importance.rollout], ids=["recompute", "rollout"]
+)
+def test_the_mismatch_of_sampler_and_trainer_leaves_out_the_updates(old_logprobs, tmp_path):
+    algorithm = replace(BARE, old_logprobs=old_logprobs)
+    plan = replace(PLAN, num_minibatches=1, epochs=3)
+    report = Loop(algorithm=algorithm, plan=plan, folder=tmp_path).go().report
+    assert report["actor/log_ratio_max"] > 0.01
+    assert report["rollout_corr/abs_logp_diff"] == pytest.approx(0, abs=1e-6)
+
+
 def nothing(scores, rollout):
     return torch.zeros_like(rollout.mask, dtype=torch.float64)
 

@@ -39,6 +39,12 @@ def entropy_bonus(batch: CoupledBatch) -> Tensor:
     return -batch.entropy
 
 
+MISMATCH = frozenset(
+    f"rollout_corr/{name}"
+    for name in ("abs_logp_diff", "abs_logp_diff_fresh", "k1", "k3", "chi2_token", "chi2_seq")
+)
+
+
 class Coupled(Objective):
     """The sum of terms whose losses read log-probabilities of sampled steps."""
 
@@ -51,6 +57,7 @@ class Coupled(Objective):
         super().__init__(terms)
         self.old_policy = old_policy
         self.recomputes = facts_of(old_policy).old_policy == "recompute"
+        self.of_first_update = frozenset() if self.recomputes else MISMATCH
         read = frozenset().union(*(term.needs for term in self.terms.values()))
         # Every record has an old policy, but only if it is read does it cost a forward pass.
         unread = frozenset() if "old_logp" in read else {"old_logp"}
@@ -172,8 +179,8 @@ def teacher_metrics(batch: CoupledBatch) -> dict[str, Metric]:
 
 
 def mismatch_metrics(batch: CoupledBatch) -> dict[str, Metric]:
-    """The mismatch of sampler and trainer log-probabilities for the same weights. If those of the
-    trainer were not recomputed, updates after the first add the change of the policy."""
+    """The mismatch of sampler and trainer log-probabilities for the same weights, which are those
+    of the first update alone if none were recomputed before it."""
     gap = torch.where(batch.mask, batch.old_logp - batch.behaviour_logp, 0)
     return {
         "rollout_corr/abs_logp_diff": masked_mean(gap.abs(), batch.mask),

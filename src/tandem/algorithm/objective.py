@@ -74,6 +74,7 @@ class Objective(ABC):
     """A sum of terms over the outputs of a policy. Terms with coefficient 0 are dropped."""
 
     needs: frozenset[str]  # fields requested from the policy
+    of_first_update: frozenset[str] = frozenset()  # metrics that later updates do not measure
 
     def __init__(self, terms: Mapping[str, Term]) -> None:
         self.terms = {name: term for name, term in terms.items() if term.exists}

@@ -43,6 +43,8 @@ class Segmented(Coupled):
             if not segments[name].frozen
         }
         self.needs = frozenset().union(*(part.needs for part in self.of.values()))
+        of_first = ((metric, name) for name in self.of for metric in self.of[name].of_first_update)
+        self.of_first_update = frozenset(of_segment(*one) for one in of_first)
 
     def unread(self, before: frozenset[str]) -> dict[str, frozenset[str]]:
         """Fields that only other segments read, by segment; `before`: those read of all segments

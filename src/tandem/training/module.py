@@ -144,8 +144,8 @@ class PostTraining(LightningHooks):
 
     def update(self, minibatch: Experience) -> None:
         """Clip the gradient and make an optimiser step, unless a loss or the norm is not finite."""
-        merge_metrics(self.metrics, self.of_update)
-        self.of_update = {}
+        later = self.objective.of_first_update if self.updates_done else ()
+        merge_metrics(self.metrics, {n: x for n, x in self.of_update.items() if n not in later})
         optimizer = self.optimizers()
         if self.policy_rests:
             for parameter in self.policy.groups()["policy"]:
@@ -171,7 +171,7 @@ class PostTraining(LightningHooks):
         one, share = torch.ones_like(norm), torch.full_like(norm, 1 / distributed.world_size())
         per_update = {f"loss/{name}": Sum(loss, share) for name, loss in self.losses.items()}
         merge_metrics(self.of_steps, per_update | {"optim/grad_norm": Sum(norm, one)})
-        self.losses, self.updates_done = {}, self.updates_done + 1
+        self.losses, self.of_update, self.updates_done = {}, {}, self.updates_done + 1
 
     # Around the loop.
 

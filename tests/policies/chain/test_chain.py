@@ -11,6 +11,7 @@ from torch.testing import assert_close
 from tandem.algorithm.regularizers import KLInLoss, KLInReward
 from tandem.data.images import show
 from tandem.experience import Experience, select_rows
+from tandem.losses import importance
 from tandem.losses.kl import gaussian, k3
 from tandem.losses.segments import BySegment, Segment
 from tandem.metrics import reduce_metrics
@@ -156,6 +157,12 @@ def test_the_first_ratio_is_exactly_1_for_both_segments(make):
         assert seen[f"actor/{name}/log_ratio_max"] == 0 and seen[f"actor/{name}/ratio_mean"] == 1
         assert seen[f"actor/{name}/clip_frac"] == 0
         assert seen[f"rollout_corr/{name}/abs_logp_diff"] < 1e-4
+
+
+def test_the_mismatch_of_both_segments_is_that_of_the_first_update_unless_recomputed():
+    names = replace(grpo(), old_logprobs=importance.rollout).training_objective.of_first_update
+    assert {f"rollout_corr/{name}/abs_logp_diff" for name in SEGMENTS} < names
+    assert not grpo().training_objective.of_first_update
 
 
 def test_the_sampler_of_either_is_trusted_by_itself():
