@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "tandem"
 # Each layer may import those above it in this table, and within a layer those to its left.
 LAYERS = {
-    "foundation": "stop contracts rng types processes threads distributed hub remote metrics "
-    "experience",
+    "foundation": "stop progress contracts rng types processes threads distributed hub remote "
+    "metrics experience",
     "mathematics": "dynamics advantages losses",
     "parts": "data rewards environments policies algorithm",
     "runs": "evaluation settings record training",

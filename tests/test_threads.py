@@ -6,6 +6,7 @@ import time
 import pytest
 import torch
 
+from tandem.progress import PROGRESS
 from tandem.stop import Abandoned
 from tandem.threads import ENDING, call_in_thread, map_in_threads, result_of
 
@@ -27,6 +28,19 @@ def test_results_stand_in_the_order_of_their_arguments_and_few_calls_run_togethe
     assert map_in_threads(3, square, range(9)) == [number**2 for number in range(9)]
     assert max(most) == 3
     assert map_in_threads(3, square, []) == []
+
+
+def test_every_call_that_returns_is_progress(monkeypatch):
+    """A row that a server sends is one: a rollout may take longer than a run may stand still."""
+    monkeypatch.setattr(PROGRESS, "at", 0.0)
+    seen = []
+
+    def serve(number):
+        seen.append(PROGRESS.at)
+        time.sleep(0.001)
+
+    map_in_threads(1, serve, range(3))
+    assert seen[0] == 0.0 < seen[1] < seen[2] < PROGRESS.at
 
 
 def test_an_error_is_raised_when_the_calls_beside_it_have_ended_and_none_follows():

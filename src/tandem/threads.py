@@ -10,6 +10,7 @@ from concurrent.futures import Future, wait
 
 import torch
 
+from tandem.progress import PROGRESS
 from tandem.stop import Abandoned
 
 HEARING = 0.25  # seconds of one wait: a signal is handled only when a wait ends
@@ -82,8 +83,8 @@ def result_of(future: Future) -> object:
 def map_in_threads(count: int, function: Callable, asked: Sequence) -> list:
     """The function's result for each argument, `count` calls at a time.
 
-    Once a call raises, no further one begins, and its exception is raised when the running ones
-    have ended. Raises Abandoned where the run ends before.
+    Each result is progress. Once a call raises, no further one begins, and its exception is raised
+    when the running ones have ended. Raises Abandoned where the run ends before.
     """
     left, lock = enumerate(asked), threading.Lock()
     results: dict[int, object] = {}
@@ -101,6 +102,7 @@ def map_in_threads(count: int, function: Callable, asked: Sequence) -> list:
             place, one = call
             try:
                 results[place] = function(one)
+                PROGRESS.report()
             except BaseException:
                 begin_no_more()
                 raise

@@ -20,6 +20,7 @@ from tandem.contracts import register_sampling_strategy
 from tandem.contracts.wrong_output import WrongOutput
 from tandem.metrics import Metric, merge_metrics
 from tandem.policies.language.records import Sampling
+from tandem.progress import PROGRESS
 from tandem.rewards import Rewards
 from tandem.training.ahead_rows import tickets_in
 from tandem.training.batches import BatchPlan
@@ -32,7 +33,7 @@ BRANCH = 2**40  # distance of the group ids of one slot; above the number of slo
 
 
 class Clock:
-    """Seconds of each phase of an iteration, and the time of the last progress."""
+    """Seconds of each phase of an iteration."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -41,7 +42,7 @@ class Clock:
 
     def tick(self, *, together: bool = False) -> None:
         """Report progress; `together`: all ranks are at the same point."""
-        self.ticked = time.monotonic()
+        PROGRESS.report()
         self.between(together)
 
     @contextmanager
@@ -174,9 +175,8 @@ class RolloutSource:
     ) -> tuple[Rollout, Scores]:
         """Samples with their scores.
 
-        Remote rewards score the parts of the samples that exist while the rest is sampled. Only the
-        time they take after sampling counts as reward time.
-        """
+        Rewards that wait score parts of the samples while the rest is sampled. Only the time they
+        take after sampling counts as reward time."""
         key = rng.key(self.plan.seed, "rollout", self.iteration)
         count = max(len(prompts), 1)
         if self.rewards.waits:

@@ -15,6 +15,7 @@ from tandem.data.images import show
 from tandem.dynamics.kernels import ode
 from tandem.policies.flow.families.tiny_flow import TinyFlow, read
 from tandem.policies.request import BY_ITSELF
+from tandem.progress import PROGRESS
 from tandem.settings.guards import Guards
 from tandem.stop import Stop
 from tandem.types import Prompt
@@ -247,6 +248,13 @@ def test_the_cost_of_a_row_is_what_its_forward_passes_read():
         policy = small(objective=objective, timesteps=replace(BY_ITSELF, count=3))
         pictures = policy.encode(squares(2), key=0, slots=range(2))
         assert policy.row_cost(pictures).tolist() == 2 * [3 * (16 + 5)]
+
+
+def test_every_step_of_denoising_is_progress(monkeypatch):
+    reports = []
+    monkeypatch.setattr(PROGRESS, "report", lambda: reports.append("report"))
+    sample_rows(small(steps=5))
+    assert len(reports) == 5
 
 
 def test_the_key_of_a_rollout_is_what_moves_it():

@@ -13,6 +13,7 @@ from tandem.policies.language.decoding import Local, Rows
 from tandem.policies.language.records import Endings, Sampling
 from tandem.policies.language.sampling import cuts
 from tandem.policies.language.tiny_lm import tiny_lm
+from tandem.progress import PROGRESS
 
 KEY = 7
 TWO = Sampling(max_new_tokens=2)
@@ -54,6 +55,13 @@ def test_the_cut_into_passes_changes_nothing(policy):
         parts = sample(policy, max_rows=max_rows)
         assert responses(parts) == responses(whole)
         assert_close(parts.behaviour_logp, whole.behaviour_logp, atol=1e-6, rtol=0)
+
+
+def test_every_token_is_progress(policy, monkeypatch):
+    reports = []
+    monkeypatch.setattr(PROGRESS, "report", lambda: reports.append("report"))
+    longest = sample(policy).length.max()
+    assert len(reports) == longest > 1
 
 
 def test_the_order_of_prompts_changes_nothing(policy):

@@ -18,6 +18,7 @@ from tandem.environments.hilo import HiLo
 from tandem.environments.tools import Tools, calculator
 from tandem.policies.language.policy import Sampling
 from tandem.policies.language.tiny_lm import tiny_lm
+from tandem.progress import PROGRESS
 from tandem.types import Prompt, take
 
 sys.path.append(str(Path(__file__).parents[2] / "environments"))
@@ -110,6 +111,15 @@ def test_a_group_begins_in_one_state_and_draws_its_own_ways(learned):
     assert len({key for own in keys.values() for key in own}) == len(WORDS)
     assert len({*rows.outputs}) > len(WORDS) / 2
     assert rows.state[:, 0].unique().numel() == 1  # all begin in the state "0"
+
+
+def test_the_opening_and_every_turn_are_progress(learned, monkeypatch):
+    policy = playing(make_environment(Counting(turns=3)), weights=learned)
+    script(policy, "1", "2", "3")
+    reports = []
+    monkeypatch.setattr(PROGRESS, "report", lambda: reports.append("report"))
+    sample_rows(policy)
+    assert len(reports) == 4
 
 
 @pytest.mark.parametrize(("shared", "different"), [(False, 3), (True, 1)])

@@ -14,6 +14,7 @@ from torch.testing import assert_close
 from tandem.advantages.shaping import overlong
 from tandem.experience import Experience, select_rows
 from tandem.policies.masked.states import coupled_tokens, elbo, merged_path, one_step, path
+from tandem.progress import PROGRESS
 from tandem.types import Scores, concat, take
 
 ORDERS = ("random", "confidence", "entropy", "margin")
@@ -50,6 +51,13 @@ def test_an_entropy_bound_writes_more_than_one_position_a_step():
     rollout = make_rollout(policy, entropy_bound=5.0)
     assert 0 < rollout.sample.when.max() < POSITIONS - 1
     assert_close(policy.logp(rollout), rollout.behaviour_logp, atol=1e-6, rtol=0)
+
+
+def test_every_step_of_unmasking_is_progress(monkeypatch):
+    reports = []
+    monkeypatch.setattr(PROGRESS, "report", lambda: reports.append("report"))
+    make_rollout(small_masked(), block_length=2, steps=6)
+    assert len(reports) == 6
 
 
 def test_blocks_are_filled_from_left_to_right():

@@ -34,7 +34,8 @@ class Engine(Protocol):
         """Sample G answers to each of P prompts, ordered by prompt. keys: [P, G] int64.
 
         A row ends with the end token or with the token that completes a stop string. Its
-        log-probabilities are those of the distribution that it was sampled from.
+        log-probabilities are those of the distribution that it was sampled from. Rows that arrive
+        one by one are reported to `tandem.progress.PROGRESS`, as the built-in engines do.
         """
 
 

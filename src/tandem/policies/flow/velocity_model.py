@@ -18,6 +18,7 @@ from tandem.policies.flow.embeddings import PromptEmbedding, PromptEmbeddingCach
 from tandem.policies.flow.records import Condition
 from tandem.policies.request import Request
 from tandem.policies.weights import Precision, Replicated, join_graph
+from tandem.progress import PROGRESS
 from tandem.types import Prompt, widen
 
 Count = TypeVar("Count", int, Tensor)
@@ -87,6 +88,7 @@ class VelocityModel:
             else:
                 ask = self.adapter.velocity
                 velocity = self.weights(lambda: ask(self.run, x, sigma, condition))
+        PROGRESS.report()
         shaped = isinstance(velocity, Tensor) and velocity.shape == x.shape
         if not shaped or not velocity.is_floating_point():
             raise wrong_value(self.adapter.velocity, velocity, f"a float tensor {[*x.shape]}")

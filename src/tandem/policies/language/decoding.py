@@ -19,6 +19,7 @@ from tandem.policies.language.pretrained import arguments
 from tandem.policies.language.records import Answers, Endings, Sampling
 from tandem.policies.language.sampling import Draw, before, cuts, draw
 from tandem.policies.weights import FULL, Precision
+from tandem.progress import PROGRESS
 from tandem.types import concat
 
 COLUMNS = "tokens", "logp", "entropy"  # of answers, one per step
@@ -193,16 +194,15 @@ class Local:
     def write(
         self, prompts: Sequence[list[int]], keys: Tensor, sampling: Sampling, endings: Endings
     ) -> Answers:
-        """The answers of one pass, token by token. Ended rows are dropped if it pays.
-
-        keys: [P, G] int64.
-        """
+        """The answers of one pass to keys [P, G], token by token. Ended rows are dropped if it
+        pays."""
         steps = sampling.max_new_tokens
         rows = Rows(self.model, prompts, keys, sampling, self.inputs)
         written = Written(len(rows.keys), steps, endings, keys.device)
         for step in range(steps):
             drawn = draw(rows.logits, rng.key(rows.keys, step), sampling)
             left = written.add(drawn, rows.index, step)
+            PROGRESS.report()
             if left is not None and len(left) == 0:
                 break
             if step + 1 < steps:

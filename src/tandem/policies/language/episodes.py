@@ -18,6 +18,7 @@ from tandem.policies.language.bridge import Bridge
 from tandem.policies.language.courses import Course, Limits, as_rollout
 from tandem.policies.language.records import Questions, Sampling
 from tandem.policies.language.waves import Wave
+from tandem.progress import PROGRESS
 from tandem.types import Admission, Prompt, Rollout
 
 log = logging.getLogger(__name__)
@@ -46,8 +47,10 @@ class Episodes:
         wave = Wave(self, asked, engine, key)
         try:
             wave.begin(wave.courses)
+            PROGRESS.report()
             while on := [one for one in wave.courses if one.end is None]:
                 wave.move(on)
+                PROGRESS.report()
         finally:
             self.environment.close([one.play for one in wave.courses])
         return as_rollout(wave.courses, asked, about)

@@ -16,6 +16,7 @@ from tandem.policies.masked.logprob import MaskedModel
 from tandem.policies.masked.orders import ORDERS, count_accepted, pick_first, spread_evenly
 from tandem.policies.masked.records import MaskedSampling
 from tandem.policies.weights import Precision
+from tandem.progress import PROGRESS
 from tandem.types import concat, widen
 
 
@@ -68,6 +69,7 @@ class Unmasker:
                 continue
             priority = self.candidates(page, block, step, sampling)
             page.write(self.choose(page, block, priority, count, sampling), step)
+            PROGRESS.report()
         return page.answers()
 
     def candidates(self, page: Page, block: slice, step: int, sampling: MaskedSampling) -> Tensor:

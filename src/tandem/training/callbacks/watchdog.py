@@ -10,6 +10,7 @@ import time
 from lightning.pytorch import Callback, Trainer
 
 from tandem import distributed
+from tandem.progress import PROGRESS
 from tandem.record.run_record import RunRecord
 from tandem.record.stopped import describe_stop
 from tandem.stop import STALLED, Stop, end_process
@@ -23,9 +24,9 @@ class Watchdog(Callback):
     """On every rank: after `guards.stalled_after` seconds without progress, prints the stack of
     each thread and ends the process with its own exit code.
 
-    Progress is a part of the samples, an answer of the rewards, a micro-batch, or a part of an
-    evaluation. If code holds the interpreter lock, no Python thread runs; faulthandler then prints
-    the stacks a little later and exits with 1.
+    Progress is a part of the samples (`tandem.progress`), an answer of the rewards, a micro-batch,
+    or a part of an evaluation. If code holds the interpreter lock, no Python thread runs;
+    faulthandler then prints the stacks a little later and exits with 1.
     """
 
     def __init__(self, record: RunRecord) -> None:
@@ -54,7 +55,7 @@ class Watchdog(Callback):
 
     def _watch(self, module: PostTraining) -> None:
         while not self.ended.wait(self.pause):
-            if time.monotonic() - module.clock.ticked > self.seconds:
+            if time.monotonic() - PROGRESS.at > self.seconds:
                 self._give_up(module)
             self._arm()
         faulthandler.cancel_dump_traceback_later()
