@@ -73,6 +73,23 @@ def test_a_call_is_answered_and_a_move_without_one_is_the_answer():
     assert (ended.over, ended.reward, ended.messages) == (True, None, ())
 
 
+def test_the_calls_of_a_move_that_can_be_read_are_told():
+    move = call("calculator", expression="1+1") + "<tool_call>{</tool_call>" + call("get", key=7)
+    answered, ended = say(begin(), move, "2")
+    assert [one["function"] for one in answered.tool_calls] == [
+        {"name": "calculator", "arguments": {"expression": "1+1"}},
+        {"name": "get", "arguments": {"key": 7}},  # of a wrong type
+    ]
+    assert {one["type"] for one in answered.tool_calls} == {"function"}
+    assert ended.tool_calls == ()
+
+
+def test_a_call_that_costs_nothing_has_no_reward():
+    """It was -0.0 in the record."""
+    (answered,) = say(begin(), call("calculator", expression="1+1"))
+    assert answered.reward is None
+
+
 def test_a_cost_that_no_reward_reads_is_refused():
     priced = ["~recipe", "environment=tools", "environment.world.cost=0.1"]
     with pytest.raises(ConfigError) as refused:

@@ -102,6 +102,8 @@ NO_ANSWERS = {
     ),
     "counts=None": (lambda: Said(counts=None), "gave counts of type NoneType, not a mapping"),
     "counts=[1]": (lambda: Said(counts=[1]), "gave counts of type list, not a mapping"),
+    "calls=[1]": (lambda: Said(tool_calls=[1]), "gave tool_calls that are no list of mappings"),
+    "calls={set}": (lambda: Said(tool_calls=[{"a": {1}}]), "gave tool_calls that JSON cannot say"),
     "10**400": (lambda: Said(reward=10**400), "gave reward=1000"),
     "10**5000": (lambda: Said(reward=10**5000), "raised ValueError: 'Exceeds the limit"),
     "surrogate": (lambda: Said.text("\ud800"), "gave a message that does not map role and"),

@@ -98,6 +98,50 @@ def test_a_function_of_another_library_is_asked_as_it_expects(function, want):
     assert facts_of(reward.function).judges == "texts"
 
 
+CALLS = [{"type": "function", "function": {"name": "search", "arguments": {"text": "2 + 2"}}}]
+TURNS = [  # of two moves; an agent's opening has an earlier answer, and the last message is unread
+    {"role": "user", "content": "hi"},
+    {"role": "assistant", "content": "hello"},
+    {"role": "assistant", "content": "<call>", "turn": 1, "reward": 0.5, "tool_calls": CALLS},
+    {"role": "tool", "content": "4", "context": 1},
+    {"role": "assistant", "content": "It is 4", "turn": 2},
+    {"role": "user", "content": "won"},
+]
+
+
+def see_completions(completions):
+    seen.append(completions)
+    return [1.0]
+
+
+def see_solution(solution_str, ground_truth, extra_info):
+    seen.append((solution_str, extra_info["num_turns"], extra_info["level"]))
+    return 1.0
+
+
+seen: list = []
+
+
+@pytest.mark.parametrize(
+    ("function", "place", "want"),
+    [
+        (see_completions, 1, [[
+            {"role": "assistant", "content": "<call>", "tool_calls": CALLS},
+            {"role": "tool", "content": "4"},
+            {"role": "assistant", "content": "It is 4"},
+        ]]),
+        (see_completions, 0, ["<call>\n4\nIt is 4"]),
+        (see_solution, 1, ("<call>\n4\nIt is 4", 4, 3)),
+    ],
+)  # fmt: skip
+def test_a_function_of_another_library_sees_the_whole_episode(function, place, want):
+    """As its own trainer shows it: from the first move to the last, with the answers between."""
+    prompt = replace(PROMPTS[place], episode={"turns": TURNS, "lost": None})
+    seen.clear()
+    assert Reward(register_reward(function))(["It is 4"], [prompt]) == ([1.0], {})
+    assert seen == [want]
+
+
 def test_a_score_that_verl_would_not_read_is_missing():
     def compute_nothing(data_source, solution_str, ground_truth, extra_info):
         return {"acc": 1.0}

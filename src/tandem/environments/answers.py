@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -44,7 +45,11 @@ def complaint(said: object, about: About, begun: Collection[int]) -> str | None:
         return "gave tools that are not schemas"
     if not isinstance(said.context, int) or said.context < 0:
         return f"gave a context of type {type(said.context).__name__}, not an integer of at least 0"
-    return _wrong_with_counts(said.counts) or _wrong_with_messages(said, about, begun)
+    return (
+        _wrong_with_counts(said.counts)
+        or _wrong_with_calls(said.tool_calls)
+        or _wrong_with_messages(said, about, begun)
+    )
 
 
 def _wrong_with_counts(counts: object) -> str | None:
@@ -52,6 +57,16 @@ def _wrong_with_counts(counts: object) -> str | None:
         return f"gave counts of type {type(counts).__name__}, not a mapping"
     if not all(isinstance(name, str) and _is_number(x) for name, x in counts.items()):
         return "gave counts that do not map names to finite numbers"
+    return None
+
+
+def _wrong_with_calls(calls: object) -> str | None:
+    if not isinstance(calls, list | tuple) or not all(isinstance(one, Mapping) for one in calls):
+        return "gave tool_calls that are no list of mappings"
+    try:
+        json.dumps(calls)
+    except (TypeError, ValueError, RecursionError):
+        return "gave tool_calls that JSON cannot say"
     return None
 
 

@@ -55,6 +55,9 @@ class Said:
     over: bool = False  # the episode has ended
     state: str | None = None  # before the next move; equal names are equal states
     counts: Mapping[str, float] = field(default_factory=dict)  # for metrics, summed by name
+    # The calls that the world read in the move just made, in the form of a chat message: of a type
+    # "function", and a function of a name and arguments. Rewards and records show them.
+    tool_calls: Sequence[Mapping] = ()
     # Schemas of the tools, with an opening that replaces the prompt or with a new context.
     tools: Sequence[Mapping] = ()
     # The conversation that the messages belong to. If the opening replaces the prompt, a new number

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tandem.contracts.bounds import values_of
@@ -67,6 +67,15 @@ def as_call(said: object) -> Call:
                 raise Refused("arguments must be an object of names and values")
             return name, arguments
     raise Refused("a call must be an object with name and arguments")
+
+
+def as_tool_calls(written: Iterable[Call | Refused]) -> list[dict]:
+    """The calls of a move that can be read, in the form of a chat message."""
+    calls = (call for call in written if not isinstance(call, Refused))
+    return [
+        {"type": "function", "function": {"name": name, "arguments": dict(arguments)}}
+        for name, arguments in calls
+    ]
 
 
 def is_unicode(value: object) -> bool:

@@ -15,7 +15,13 @@ from typing import Annotated
 from tandem.contracts import at_least, register_environment, unwrap_partial
 from tandem.environments.call_formats import given_format, require_format
 from tandem.environments.protocol import About, Move, Said
-from tandem.environments.tool_calls import Call, Refused, check_arguments, strip_thoughts
+from tandem.environments.tool_calls import (
+    Call,
+    Refused,
+    as_tool_calls,
+    check_arguments,
+    strip_thoughts,
+)
 from tandem.environments.tool_results import Result, announces_picture, result_of
 from tandem.rewards.result import NOT_HERE
 from tandem.types import Prompt
@@ -156,8 +162,9 @@ class ToolUse:
         return Said(
             messages=[one.message for one in results],
             images=[picture for one in results for picture in one.images],
-            reward=-self.world.cost * len(written),
+            reward=-self.world.cost * len(written) if self.world.cost else None,
             counts={"calls": float(len(written)), "tool_errors": float(errors)},
+            tool_calls=as_tool_calls(written),
         )
 
     def answer(self, call: Call | Refused) -> Result:

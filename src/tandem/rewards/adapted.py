@@ -17,6 +17,7 @@ from tandem.types import Prompt
 VERL = ("data_source", "solution_str", "ground_truth", "extra_info")
 # Parameter names for the right answer, if the data has no column of that name.
 ANSWERS = ("answer", "ground_truth", "solution")
+OF_MESSAGES = ("role", "content", "tool_calls")
 OF_TRAINERS = ("completion_ids", "trainer_state", "log_extra", "log_metric")
 NUMBERS = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -25,7 +26,8 @@ def from_verl(function: Callable) -> Callable:
     """`(data_source, solution_str, ground_truth, extra_info) -> number`, a dict with `score`, or a
     list with the number first, as `(output, prompt, *, numbers) -> number`.
 
-    The answer of a prompt is the ground truth. Columns of verl's own data, `data_source` and
+    The solution of an episode is the text of all its moves and of the answers between them. The
+    answer of a prompt is the ground truth. Columns of verl's own data, `data_source` and
     `extra_info`, are passed on; else the data source is the prompt's source. All of its fields are
     in the extra info.
     """
@@ -47,7 +49,9 @@ def from_trl(function: Callable) -> Callable:
     """`(completions, prompts, **columns) -> [number or None]`, of which it takes what it names: as
     `(outputs, prompts, *, numbers) -> [number or None]`. Numbers are its keyword-only parameters.
 
-    Answers to messages are messages too. Columns are the fields of the prompts, and their answer.
+    Answers to messages are messages too: in an episode all its moves and what was said between
+    them, with the `tool_calls` of each move. Columns are the fields of the prompts, and their
+    answer.
     Raises ValueError for a parameter that only TRL has.
     """
     parameters = inspect.signature(function).parameters
@@ -82,7 +86,10 @@ def _as_verl(output: str, prompt: Prompt) -> dict[str, Any]:
     source = prompt.source if fields.get("data_source") is None else fields["data_source"]
     if isinstance(extra := fields.get("extra_info"), Mapping):
         fields |= extra
-    return dict(zip(VERL, (source, output, prompt.answer, fields), strict=True))
+    answer = _messages(output, prompt)
+    if prompt.episode is not None:  # as verl counts: the prompt, the moves and the answers between
+        fields["num_turns"] = 2 * sum(one["role"] == "assistant" for one in answer)
+    return dict(zip(VERL, (source, _text(answer), prompt.answer, fields), strict=True))
 
 
 async def _await_score(answer: Awaitable[object]) -> object:
@@ -103,8 +110,23 @@ def _question(prompt: Prompt) -> str | list[dict[str, str]]:
     return [dict(one) for one in prompt.messages] if prompt.text is None else prompt.text
 
 
-def _answer(output: str, prompt: Prompt) -> str | list[dict[str, str]]:
-    return [{"role": "assistant", "content": output}] if prompt.text is None else output
+def _answer(output: str, prompt: Prompt) -> str | list[dict[str, Any]]:
+    answer = _messages(output, prompt)
+    return answer if prompt.text is None else _text(answer)
+
+
+def _text(messages: Sequence[Mapping[str, Any]]) -> str:
+    return "\n".join(one["content"] for one in messages)
+
+
+def _messages(output: str, prompt: Prompt) -> list[dict[str, Any]]:
+    """The answer as messages: of an episode those from its first move to its last."""
+    turns = () if prompt.episode is None else prompt.episode["turns"]
+    moves = [place for place, one in enumerate(turns) if "turn" in one]
+    if not moves:
+        return [{"role": "assistant", "content": output}]
+    read = turns[moves[0] : moves[-1] + 1]
+    return [{name: one[name] for name in OF_MESSAGES if name in one} for one in read]
 
 
 def _columns(prompts: Sequence[Prompt], named: Sequence[str]) -> dict[str, list[Any]]:

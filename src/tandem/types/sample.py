@@ -62,7 +62,7 @@ class Prompt:
     size: tuple[int, int] | None = None  # requested height and width; None: the model's
     fields: Mapping[str, Any] = field(default_factory=dict)  # further inputs of rewards
     rewards: tuple[str, ...] | None = None  # names of the rewards that score it; None: all
-    # The episode of a row: "turns", each a role and a content,
+    # The episode of a row: "turns", each a role and a content, a move also its "turn",
     # "end", "attempts", "counts", and "lost", the reason if the environment failed.
     episode: Mapping[str, Any] | None = None
 

@@ -387,6 +387,9 @@ def test_a_tool_that_is_called_answers_in_the_history(limit, heard, ends):
     told = rows.prompts[0].episode
     assert [one["content"] for one in told["turns"] if one["role"] == "tool"] == heard
     assert (told["end"], rows.outputs) == (ends, ("1702", "1702"))
+    called = [one["function"] for turn in told["turns"] for one in turn.get("tool_calls", ())]
+    whole = {"name": "calculator", "arguments": {"expression": "37*46"}}
+    assert called == ([whole] if limit == 99 else [])
     ids = rows.sample.tokens[0, : int(rows.sample.prompt_length[0] + rows.length[0])]
     text = policy.chat.tokenizer.decode(ids)
     assert (

@@ -102,10 +102,12 @@ class Course:
         self.told.append({"role": "assistant", "content": text, "turn": self.number})
 
     def add_answer(self, said: Said) -> None:
-        """Record the reward of the last move, and the observation."""
+        """Record the reward and the calls of the last move, and the observation."""
         if said.reward is not None:
             self.feedback[-1] = float(said.reward)
             self.told[-1]["reward"] = float(said.reward)
+        if said.tool_calls:
+            self.told[-1]["tool_calls"] = list(said.tool_calls)
         self._hear(said)
 
     def _hear(self, said: Said) -> None:
