@@ -50,6 +50,15 @@ def test_what_makes_sense_passes(a, b):
     check_mixture(a, b)
 
 
+def test_datasets_may_name_the_rewards_of_a_later_run_where_nothing_is_scored():
+    """As in a warm start, whose reward is the model's own."""
+    of = f"data.of={{a:{{data:{SORT},rewards:[episode]}}}}"
+    words = ["model=tiny_lm", "algorithm=sft", "~recipe", "data=mixture", of]
+    check(compose([*words, "evaluation.every=null"]))
+    with pytest.raises(ConfigError, match="unknown reward 'episode': there are exact_match"):
+        check(compose(words))
+
+
 def test_a_dataset_that_nothing_is_trained_on_is_refused():
     with pytest.raises(ConfigError) as refused:
         check_mixture(

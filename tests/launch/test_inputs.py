@@ -99,6 +99,17 @@ def test_prompts_without_the_answer_that_their_reward_reads_are_refused_before_t
     read_inputs(compose([*ROWS, rows(10, answered=9), "reward=exact_match"]))
 
 
+def test_rows_may_name_a_reward_of_a_later_run_where_nothing_is_scored(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({"prompt": "a", "answer": "b"}) + "\n")
+    rows = f"{{_target_:tandem.data.rows.jsonl,path:{file},seed:0,held_out:0}}"
+    of = f"data.of={{a:{{data:{rows},rewards:[episode]}}}}"
+    words = [*ROWS[2:], "~recipe", "data=mixture", of, "algorithm=sft"]
+    read_inputs(compose([*words, "evaluation.every=null"]))
+    with pytest.raises(ConfigError, match=r"prompts for reward=episode, which is not configured"):
+        read_inputs(compose(words))
+
+
 def test_a_warm_start_without_a_row_to_imitate_is_refused_in_a_dry_run(rows, tmp_path):
     words = [*ROWS, rows(10, answered=0), "reward=length", "warm_start=['algorithm=sft']"]
     with pytest.raises(ConfigError, match=r"^warm_start: algorithm=sft imitates answers, but no"):

@@ -5,10 +5,9 @@ from __future__ import annotations
 from omegaconf import DictConfig
 
 from tandem.config import build
-from tandem.contracts import facts_of
 from tandem.data import Data
+from tandem.launch.inputs import scores_samples
 from tandem.policies.lora import Lora
-from tandem.training.batches import GIVEN
 
 
 def check_engine(cfg: DictConfig, data: Data) -> None:
@@ -16,10 +15,7 @@ def check_engine(cfg: DictConfig, data: Data) -> None:
     sampling = build(cfg.rollout)
     if sampling.engine is None:
         return
-    algorithm = build(cfg.algorithm)
-    samples = "samples" in facts_of(algorithm.sampling_strategy).gives
-    given = bool(algorithm.needs & GIVEN) and data.tries is None and not samples
-    if given and cfg.evaluation.every is None and not cfg.evaluate:
+    if data.tries is None and not scores_samples(build(cfg.algorithm), cfg):
         return  # no sampling
     lora = cfg.model.get("lora")
     sampling.engine.check(sampling, None if lora is None else Lora(**lora))

@@ -18,6 +18,7 @@ from tandem.data import Data
 from tandem.policies.teachers import rows_by_teacher
 from tandem.record.terminal import starting
 from tandem.rewards.result import attempt, describe, place_of
+from tandem.training.batches import GIVEN
 
 HERE = (".", "/", "~")  # prefixes of local paths, as opposed to names on the hub
 # The start of an error message: how an algorithm reads each split.
@@ -43,8 +44,9 @@ def read_inputs(cfg: DictConfig) -> Data | None:
             return None
         with starting(f"data={cfg.choices.data}"):
             data = read_data(cfg)
-    check_judges(data, cfg)
     algorithm = build(cfg.algorithm)
+    if scores_samples(algorithm, cfg):
+        check_judges(data, cfg)
     check_split(data, algorithm, cfg)
     functions = {
         name: resolve(node.function["_target_"], f"reward.{name}")
@@ -83,6 +85,14 @@ def read_data(cfg: DictConfig) -> Data:
 def training_split(needs: frozenset[str]) -> str:
     """The split of the data that an algorithm with these needs trains on."""
     return next((split for split in ("demonstrations", "pairs") if split in needs), "train")
+
+
+def scores_samples(algorithm: Algorithm, cfg: DictConfig) -> bool:
+    """Whether samples are scored, in training or by an evaluation: not in a warm start, whose
+    rewards may be others than those of its run."""
+    if not algorithm.needs & GIVEN or "samples" in facts_of(algorithm.sampling_strategy).gives:
+        return True
+    return cfg.evaluate or cfg.evaluation.every is not None
 
 
 def check_judges(data: Data, cfg: DictConfig) -> None:

@@ -85,6 +85,11 @@ class Case:
         return not self.is_offline or "samples" in self.strategy.gives
 
     @property
+    def evaluates(self) -> bool:
+        """Whether samples are evaluated, during training or alone."""
+        return self.plan.evaluate or self.plan.evaluation.every is not None
+
+    @property
     def learns_from_scores(self) -> bool:
         """Whether rewards define what is learnt, not just rows of data or a teacher."""
         return self.algorithm.learns_from_scores and self.samples

@@ -188,7 +188,10 @@ def datasets_have_their_numbers(case: Case) -> Iterator[str]:
 
 
 def datasets_name_their_rewards(case: Case) -> Iterator[str]:
-    """The rewards that the datasets of a mixture name exist, and each scores some dataset."""
+    """The rewards that the datasets of a mixture name exist, and each scores some dataset. A warm
+    start scores nothing, and has the datasets of its run with another reward."""
+    if not (case.samples or case.evaluates):
+        return
     named = {name: given.get("rewards") for name, given in datasets_of(case.data).items()}
     for name, own in named.items():
         for reward in own or ():

@@ -66,8 +66,7 @@ def _length(dynamics: Dynamics) -> str:
 def _evaluation_steps(case: Case) -> int | None:
     """The denoising steps of evaluation; None: there is none, or not by the ODE."""
     evaluation = case.plan.evaluation
-    measures = case.plan.evaluate or evaluation.every is not None
-    return evaluation.steps if measures and isinstance(evaluation, Pictures) else None
+    return evaluation.steps if case.evaluates and isinstance(evaluation, Pictures) else None
 
 
 def read_levels(schedule: Callable[..., Tensor], key: str, steps: int) -> Tensor:
