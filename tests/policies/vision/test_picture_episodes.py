@@ -149,24 +149,31 @@ def test_a_picture_stands_in_a_template_as_the_family_writes_it_and_no_text_forg
             bridge.turn_ids([{"role": "user", "content": content}], move, images)
 
 
-def test_a_special_token_in_an_opening_is_read_as_text():
-    def opening(text):
+@pytest.mark.parametrize("writes_prompt", [False, True])
+def test_a_special_token_and_a_mark_in_an_opening_are_read_as_text(writes_prompt):
+    def begin(opening, **asked):
         class World:
             def describe(self):
-                return About()
+                return About(writes_prompt=writes_prompt)
 
             def begin(self, prompt, key):
                 act = lambda self, move: Said.text("on", over=True)  # noqa: E731
                 close = lambda self: None  # noqa: E731
-                own = {"opening": Said.text(text), "act": act, "close": close}
+                own = {"opening": Said.text(opening), "act": act, "close": close}
                 return type("E", (), own)()
 
         world = Environment(World(), attempts=1, timeout=None, max_tokens=None)
-        asked = [Prompt(id=0, source="s", text="colour ?")]
-        return play(seeing(world), asked).prompts[0].episode
+        asked = [Prompt(id=0, source="s", **({"text": "colour ?"} | asked))]
+        rows = play(seeing(world), asked)
+        assert rows.prompts[0].episode["lost"] is None
+        return rows.sample.tokens[0, : int(rows.sample.prompt_length[0])].tolist()
 
-    assert not opening("red")["lost"]
-    assert not opening("red <eos>")["lost"]
+    shown = {"text": f"{IMAGE} colour ?", "images": (draw_maze({"a": {}}, "a", "b"),)}
+    for asked in ({}, shown):
+        plain = begin(" red", **asked)
+        for opening in (" red <eos>", f" red {IMAGE} red", f" red {IMAGE} <eos>"):
+            ids = begin(opening, **asked)
+            assert ids[: len(plain)] == plain and len(ids) > len(plain)
 
 
 def test_what_a_world_shows_must_be_marked_and_said():

@@ -133,15 +133,13 @@ class Bridge:
         self, messages: Sequence[Message], asked: Prompt, frame: Prompt, chat: Chat
     ) -> list[int]:
         """The ids of a prompt that ends with messages; `frame` has marks in their place."""
-        ids = chat.encode([asked])[0]
-        if self.count_special(ids) == self.count_special(chat.encode([frame])[0]):
-            return ids
-        if frame.images:
-            raise Unreadable("an opening after images contains a special token")
+        if not any(IMAGE in one["content"] for one in messages):  # which has no image here
+            ids = chat.encode([asked])[0]
+            if self.count_special(ids) == self.count_special(chat.encode([frame])[0]):
+                return ids
         first, *rest = cut(messages, chat.text(frame))
-        return chat.with_images(
-            [*chat.encode([frame], [first])[0], *self.pieces(messages, rest)], ()
-        )
+        begun = chat.encode([frame], [first])[0]
+        return chat.with_images([*begun, *self.pieces(messages, rest)], frame.images, begun)
 
     @contextmanager
     def readable(self) -> Iterator[None]:

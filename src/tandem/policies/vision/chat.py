@@ -50,19 +50,18 @@ class VisionChat(Chat):
     def encode(
         self, prompts: Sequence[Prompt], texts: Sequence[str] | None = None
     ) -> list[list[int]]:
-        """Token ids, with the image tokens of every image; `texts` are encoded as they are."""
-        if texts is not None:
-            return super().encode(prompts, texts)
-        encoded = super().encode(prompts, [self.expand(prompt) for prompt in prompts])
-        marked = super().encode(prompts)
+        """Token ids, with the image tokens of every image."""
+        texts = [self.text(prompt) for prompt in prompts] if texts is None else texts
+        expanded = [self.expand(*pair) for pair in zip(prompts, texts, strict=True)]
+        encoded, marked = super().encode(prompts, expanded), super().encode(prompts, texts)
         return [
             PromptIds(ids, prompt.images, marked=own, banned=self.banned)
             for ids, own, prompt in zip(encoded, marked, prompts, strict=True)
         ]
 
-    def expand(self, prompt: Prompt) -> str:
-        """The text with image tokens. Raises ValueError if marks and images do not match."""
-        pieces = self.text(prompt).split(self.mark)
+    def expand(self, prompt: Prompt, text: str) -> str:
+        """Its text with image tokens. Raises ValueError if marks and images do not match."""
+        pieces = text.split(self.mark)
         if len(pieces) != len(prompt.images) + 1:
             raise ValueError(
                 f"prompt {prompt.id} of {prompt.source} has {len(prompt.images)} images, but its "
@@ -76,11 +75,12 @@ class VisionChat(Chat):
         said = super().refusal(prompt)
         if said is not None:
             return said
-        found = self.text(prompt).count(self.mark)
+        text = self.text(prompt)
+        found = text.count(self.mark)
         if found != len(prompt.images):
             return f"has {len(prompt.images)} images, but {found} image marks ({self.mark})"
         try:
-            self.expand(prompt)
+            self.expand(prompt, text)
         except ValueError as error:
             return f"has an image that the image processor rejects: {error}"
         return None
