@@ -1,7 +1,11 @@
 """Advantages that compare moves: worked examples, oracles with loops, and laws with GRPO."""
 
+from dataclasses import replace
+from functools import partial
+
 import pytest
 import torch
+from records import GRPO
 from records import rollout as rows_of
 from torch.testing import assert_close
 
@@ -148,3 +152,16 @@ def test_moves_of_a_silent_world_without_a_template_are_told_apart():
     want = torch.tensor([[1 / 2, 1 / 2, *4 * [1 / 4]], [1 / 2, 0, 0, 1 / 2, 0, 0]]) / 3
     assert_close(weigh(mask, turn), want)
     assert_close(weigh(mask, None), sequence_mean(mask))
+
+
+@pytest.mark.parametrize(
+    ("advantage", "states", "said"),
+    [(group_in_group, [[0, 0], [0]], True), (group_in_group, [[0, 7], [0]], False),
+     (turn_to_go, [[0, 0], [0]], False)],
+)  # fmt: skip
+def test_a_run_warns_once_of_an_environment_that_names_no_state(advantage, states, said, caplog):
+    scores, rows = make_rows([2, 1], states, [[0.0, 1.0], [0.0]])
+    algorithm = replace(GRPO, advantage=partial(advantage, scale=None))
+    for _ in range(2):
+        algorithm.compare(scores, rows)
+    assert caplog.text.count("no move of this iteration begins in a state with a name") == said

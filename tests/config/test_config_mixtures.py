@@ -133,7 +133,11 @@ def test_a_cost_is_refused_where_no_reward_of_the_dataset_sums_it():
         "environment.of.b.world.cost=0"
     )
     check_played(dear, rewards=("[episode]", "[exact_match,episode]"))
-    check_played(f"a:{PLAYED},b:{TOOLS.replace('COST', '0')}")
+    free = f"a:{PLAYED},b:{TOOLS.replace('COST', '0')}"
+    check_played(free)
+    check_played(free, rewards=("[episode]", "[exact_match,episode]"))
+    with pytest.raises(ConfigError, match="the environment of b gives none; list other rewards"):
+        check_played(free, rewards=("[exact_match,episode]", "[episode]"))
 
 
 def test_each_dataset_may_have_an_environment_or_none():

@@ -102,6 +102,17 @@ def test_a_cost_that_no_reward_reads_is_refused():
     check(compose([*priced, "reward=[exact_match,episode]"]))
 
 
+def test_rewards_of_calls_alone_are_refused_where_calls_cost_nothing():
+    words = ["~recipe", "environment=tools"]
+    with pytest.raises(ConfigError) as refused:
+        check(compose([*words, "reward=episode"]))
+    assert str(refused.value) == (
+        "reward=episode sums the rewards of moves, and this environment gives none "
+        "(About.gives_rewards); choose another reward beside it, and set environment.world.cost"
+    )
+    check(compose([*words, "reward=[exact_match,episode]"]))  # as where a sweep sets the cost
+
+
 def test_a_store_is_an_episode_s_own():
     episode = begin()
     two = call("put", key="a", value="7") + call("get", key="a")

@@ -17,6 +17,7 @@ from tandem.algorithm.critic import Critic
 from tandem.algorithm.decoupled import Decoupled
 from tandem.algorithm.matching import Matching, Network
 from tandem.algorithm.objective import KL, POLICY, Objective, Term, Weigh
+from tandem.algorithm.part_checks import warn_of_nameless_states
 from tandem.algorithm.regularizers import EmaKL, EntropyBonus, KLInLoss, KLInReward
 from tandem.algorithm.segments import Segmented, compare_texts
 from tandem.contracts import at_least, facts_of, iterate_innermost, positive
@@ -219,7 +220,8 @@ class Algorithm:
         advantages = torch.where(trained, ask(scores, rollout, mask=rollout.mask), 0)
         if self.unchecked and advantages.any():
             again = torch.where(trained, ask(scores, rollout, mask=rollout.mask), 0)
-            ADVANTAGE.refuse_unlike(self.unchecked.pop(), advantages, again)
+            ADVANTAGE.refuse_unlike(self.advantage, advantages, again)
+            warn_of_nameless_states(self.unchecked.pop(), rollout)
         own = replace(rollout, mask=trained)
         return normalise(advantages, scores, own) if self.normalize_advantages else advantages
 

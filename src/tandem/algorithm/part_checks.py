@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -19,12 +20,14 @@ from tandem.types import (
     CoupledBatch,
     DecoupledBatch,
     MatchingBatch,
+    Rollout,
     Summary,
     map_fields,
     pad_steps,
     take,
 )
 
+log = logging.getLogger(__name__)
 Record = CoupledBatch | DecoupledBatch | MatchingBatch
 
 
@@ -50,6 +53,17 @@ def move_logp(x: Tensor, far: Tensor) -> Tensor:
     are exact in any order: a difference of two sums is no rounding."""
     moved = torch.where(x < 0, (x - far).minimum(x / 2), x - far)
     return (moved * 2**10).floor() / 2**10
+
+
+def warn_of_nameless_states(advantage: Callable, rollout: Rollout) -> None:
+    """Warn of moves that an advantage would compare by their state, of which none has a name."""
+    if "state" in facts_of(advantage).reads and not rollout.state[rollout.mask].any():
+        log.warning(
+            "%s compares moves that begin in the same state, and no move of this iteration begins "
+            "in a state with a name: let the environment name them by Said.state, or set "
+            "algorithm=grpo",
+            callable_name(advantage),
+        )
 
 
 def is_unproven(loss: Callable) -> bool:

@@ -28,6 +28,7 @@ class Mixture:
         every = [one.about for one in self.parts.values()]
         return About(
             gives_rewards=any(one.gives_rewards for one in every),
+            cost=max((one.cost for one in every if one.cost is not None), default=None),
             gives_states=any(one.gives_states for one in every),
             repeats=all(one.repeats for one in every),
             writes_prompt=any(one.writes_prompt for one in every),

@@ -25,8 +25,8 @@ class About:
 
     gives_rewards: bool = True  # whether `Said.reward` may be a number
     # Subtracted from the rewards of moves for each call of a tool (`environment.world.cost`); above
-    # 0 it is refused without a reward that sums them.
-    cost: float = 0.0
+    # 0 it is refused without a reward that sums them. None: calls cannot cost anything.
+    cost: float | None = None
     gives_states: bool = False  # whether `Said.state` names the state before a move
     # Whether equal keys and moves get equal answers; if not, the run reports that it cannot repeat.
     repeats: bool = True

@@ -68,7 +68,8 @@ class Tools:
 
     def describe(self) -> About:
         shows = any(announces_picture(one["function"].get("return")) for one in self.schemas)
-        return About(tools=self.schemas, cost=self.cost, shows=shows, learn_calls=self.learn_calls)
+        own = {"tools": self.schemas, "cost": self.cost, "gives_rewards": self.cost > 0}
+        return About(**own, shows=shows, learn_calls=self.learn_calls)
 
     def learn_calls(self, written: Iterable[tuple[str, str]]) -> None:
         """Read calls as the chat template writes them, unless a pattern was given. Raises

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from tandem.contracts import facts_of, numbers_of
+from tandem.environments import About
 from tandem.legality.case import Case, unknown
 from tandem.legality.samples import datasets_of
 
@@ -19,18 +20,31 @@ def rewards_of_moves(case: Case) -> list[str]:
 
 def moves_are_judged_where_they_are_made(case: Case) -> Iterator[str]:
     """A reward that sums rewards of moves needs an environment that gives them."""
-    world = case.environment
-    if not case.samples or (world is not None and world.about.gives_rewards):
+    world, summed = case.environment, rewards_of_moves(case)
+    if not case.samples:
         return
-    for name in rewards_of_moves(case):
+    if world is not None and not sums_nothing(world.about, summed, case.rewards):
+        return
+    for name in summed:
         why = f"reward={name} sums the rewards of moves, and "
         if world is None:
             yield f"{why}there is no environment; set environment, such as environment=hilo"
-        else:
+            continue
+        why = f"{why}this environment gives none (About.gives_rewards); "
+        if world.about.cost is None:
             yield (
-                f"{why}this environment gives none (About.gives_rewards); set "
-                "environment.world.pays=true if its program scores moves, or choose another reward"
+                f"{why}set environment.world.pays=true if its program scores moves, or choose "
+                "another reward"
             )
+        else:
+            yield f"{why}choose another reward beside it, and set environment.world.cost"
+
+
+def sums_nothing(about: About, summed: Collection[str], rewards: Collection[str]) -> bool:
+    """Whether the rewards that sum those of moves are always 0 in a world, and must not be there.
+    Where its calls may cost something, other rewards may judge alone, as a sweep over the cost
+    does."""
+    return not about.gives_rewards and (about.cost is None or {*rewards} <= {*summed})
 
 
 def costs_are_part_of_a_score(case: Case) -> Iterator[str]:
@@ -131,10 +145,12 @@ def datasets_are_judged_by_what_they_give(case: Case) -> Iterator[str]:
     """A reward of moves needs an environment that gives rewards in each of its datasets."""
     summed, datasets = {*rewards_of_moves(case)}, datasets_of(case.data)
     for name, world in ({} if case.environment is None else case.environment.parts).items():
-        if name not in datasets or world.about.gives_rewards:
+        if name not in datasets:
             continue
-        named = datasets[name].get("rewards")
-        for reward in sorted(summed if named is None else summed.intersection(named)):
+        named = {*(datasets[name].get("rewards") or case.rewards)}
+        if not sums_nothing(world.about, summed, named):
+            continue
+        for reward in sorted(summed & named):
             yield (
                 f"reward={reward} sums the rewards of moves, and the environment of {name} gives "
                 f"none; list other rewards in data.of.{name}.rewards"
