@@ -195,8 +195,8 @@ class Algorithm:
         if rollout.version_gap is None and "version_gap" in self.needs:  # all rows are fresh
             rollout = replace(rollout, version_gap=0 * rollout.mask.long())
         if self.shapes_scores:
-            marked = replace(rollout, sampled=rollout.mask)
-            scores, rollout = self.truncation_handling(scores, marked)
+            rollout = replace(rollout, sampled=rollout.mask)
+            scores, rollout = self.truncation_handling(scores, rollout)
         if self.objective == "denoising":
             # Losses of errors train on an advantage of 0 too: pictures without a score are removed.
             rollout = replace(rollout, mask=rollout.mask & scores.scored[:, None])
