@@ -241,8 +241,7 @@ class Algorithm:
             self.memory["entropy"].observe(report["actor/entropy"])
 
     def report(self, experience: Experience, known: Collection[str] = ()) -> dict[str, float]:
-        """Metrics of an iteration over all ranks: advantages, values, changing coefficients; no
-        part may report one of the `known`."""
+        """Metrics over all ranks: advantages, values, coefficients; none may be one of `known`."""
         trained = distributed.gather(experience.rollout.trained)
         metrics = advantage_metrics(distributed.gather(experience.advantages), trained)
         if self.critic is not None:
