@@ -37,6 +37,11 @@ def srun():
     return start
 
 
+def torchrun(*, processes: int, local: int, rank: int = 0) -> None:
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank % local), TORCHELASTIC_RUN_ID="none")
+    os.environ.update(WORLD_SIZE=str(processes), LOCAL_WORLD_SIZE=str(local))
+
+
 @pytest.mark.parametrize("task", range(4))
 def test_one_task_of_srun_is_the_first_rank(srun, task):
     srun(tasks=4, task=task, local=task % 2)
@@ -96,6 +101,35 @@ def test_other_tasks_than_ranks_are_one_line_with_the_flags(srun):
         ConfigError, match=r"srun started 3 tasks, but trainer\.devices=2 .* mean 2"
     ):
         join_ranks(TWO, HERE, resumed=False)
+
+
+@pytest.mark.parametrize(
+    ("devices", "processes", "local", "said"),
+    [
+        (ONE, 2, 2, r"2 processes .* mean 1 ranks; .* trainer\.devices=2 and trainer\.num_nodes=1"),
+        (TWO, 4, 2, r"4 processes .* mean 2 ranks; .* trainer\.devices=2 and trainer\.num_nodes=2"),
+        (TWO, 1, 1, r"1 processes .* mean 2 ranks; .* trainer\.devices=1 and trainer\.num_nodes=1"),
+    ],
+)
+def test_other_processes_than_ranks_are_one_line_with_the_keys(devices, processes, local, said):
+    torchrun(processes=processes, local=local, rank=processes - 1)
+    with pytest.raises(ConfigError, match=f"^{said}"):
+        join_ranks(devices, HERE, resumed=False)
+
+
+def test_torchrun_starts_the_ranks_of_a_run():
+    torchrun(processes=4, local=2)
+    join_ranks(FOUR, HERE, resumed=False)
+    torchrun(processes=1, local=1)
+    join_ranks(ONE, (), resumed=False)
+    join_ranks(TWO, (), resumed=True, evaluates=True)  # one process, whatever trained it
+
+
+def test_the_only_pod_of_a_job_starts_its_own_ranks():
+    os.environ.update(RANK="0", WORLD_SIZE="1")  # as set by a cluster that counts machines
+    join_ranks(TWO, HERE, resumed=False)
+    (environment,) = environment_of(TWO)
+    assert isinstance(environment, LightningEnvironment)
 
 
 def test_processes_need_one_directory_for_all(srun, monkeypatch):

@@ -13,6 +13,8 @@ from tandem.launch.devices import ranks_of, tasks_of_srun
 from tandem.settings.settings import Devices
 
 NUMBERED = {"RANK", "NODE_RANK"}  # set by torchrun, or by a script on each node
+# Set by torchrun and other launchers of one process per rank; Lightning sets no RANK.
+PLACED = {"RANK", "LOCAL_RANK", "WORLD_SIZE"}
 PAUSE = 0.2  # seconds between two checks for the work of the first rank
 
 
@@ -22,29 +24,26 @@ def join_ranks(
     """Set torch's environment variables for a process of srun, and agree on one directory.
 
     Raises:
-        ConfigError: numbers of tasks and ranks differ, there is no shared `run_dir`, or several
-            processes would each evaluate the run and write the same files.
+        ConfigError: numbers of processes and ranks differ, there is no shared `run_dir`, or
+            several processes would each evaluate the run and write the same files.
     """
     if tasks := tasks_of_srun(devices):
-        if tasks != ranks_of(devices):
-            raise ConfigError(
-                f"srun started {tasks} tasks, but trainer.devices={devices.devices} and "
-                f"trainer.num_nodes={devices.num_nodes} mean {ranks_of(devices)} ranks; set "
-                "srun --ntasks-per-node to trainer.devices, or start one task"
-            )
-        if "SLURM_NTASKS_PER_NODE" not in os.environ:
-            raise ConfigError(
-                f"srun --ntasks={tasks}: write --ntasks-per-node={tasks // devices.num_nodes}, as "
-                "Lightning must know which tasks share a node"
-            )
-        os.environ["RANK"] = os.environ["SLURM_PROCID"]
-        os.environ["LOCAL_RANK"] = os.environ["SLURM_LOCALID"]
-        os.environ["WORLD_SIZE"] = str(tasks)
-    together = int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+        number_tasks(devices, tasks)
+    if not {*os.environ} >= PLACED:
+        return
+    together = int(os.environ["WORLD_SIZE"])
     if together > 1 and evaluates:
         raise ConfigError(
             f"evaluate=true is one process on one device, but {together} were started; leave "
             "torchrun or srun out"
+        )
+    if together != ranks_of(devices) and not evaluates:
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", together))
+        raise ConfigError(
+            f"{together} processes were started, but trainer.devices={devices.devices} and "
+            f"trainer.num_nodes={devices.num_nodes} mean {ranks_of(devices)} ranks; set "
+            f"trainer=ddp or fsdp2, trainer.devices={local} and "
+            f"trainer.num_nodes={together // local}, or leave torchrun out"
         )
     named = any(word.lstrip("+").startswith("run_dir=") for word in overrides)
     if together > 1 and not named and not resumed:
@@ -52,6 +51,25 @@ def join_ranks(
             f"run_dir: each of the {together} processes of this run would name its directory by "
             "its own clock; set one that all of them can access: run_dir=runs/NAME"
         )
+
+
+def number_tasks(devices: Devices, tasks: int) -> None:
+    """Give a task of srun the variables that torchrun would set. Raises ConfigError for flags of
+    srun that do not fit the run."""
+    if tasks != ranks_of(devices):
+        raise ConfigError(
+            f"srun started {tasks} tasks, but trainer.devices={devices.devices} and "
+            f"trainer.num_nodes={devices.num_nodes} mean {ranks_of(devices)} ranks; set "
+            "srun --ntasks-per-node to trainer.devices, or start one task"
+        )
+    if "SLURM_NTASKS_PER_NODE" not in os.environ:
+        raise ConfigError(
+            f"srun --ntasks={tasks}: write --ntasks-per-node={tasks // devices.num_nodes}, as "
+            "Lightning must know which tasks share a node"
+        )
+    os.environ["RANK"] = os.environ["SLURM_PROCID"]
+    os.environ["LOCAL_RANK"] = os.environ["SLURM_LOCALID"]
+    os.environ["WORLD_SIZE"] = str(tasks)
 
 
 def check_nodes(devices: Devices) -> None:
