@@ -2,14 +2,17 @@
 
 import os
 import threading
+from pathlib import Path
 
 import pytest
+from hydra.core.hydra_config import HydraConfig
 from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
+from omegaconf import OmegaConf
 
 from tandem import distributed
 from tandem.config import ConfigError
 from tandem.launch import ranks
-from tandem.launch.ranks import check_nodes, join_ranks, make_on_first
+from tandem.launch.ranks import check_nodes, check_run_dir, join_ranks, make_on_first
 from tandem.launch.trainer import STRATEGIES, environment_of
 from tandem.settings.settings import Devices
 
@@ -45,7 +48,7 @@ def torchrun(*, processes: int, local: int, rank: int = 0) -> None:
 @pytest.mark.parametrize("task", range(4))
 def test_one_task_of_srun_is_the_first_rank(srun, task):
     srun(tasks=4, task=task, local=task % 2)
-    join_ranks(FOUR, HERE, resumed=False)
+    join_ranks(FOUR)
     assert distributed.is_first() == (task == 0)
     (environment,) = environment_of(FOUR)
     assert isinstance(environment, SLURMEnvironment) and not environment.auto_requeue
@@ -63,7 +66,7 @@ def test_the_first_process_of_a_second_node_is_not_the_first_rank(monkeypatch):
 
 def test_a_job_of_one_task_starts_its_own_ranks(srun):
     srun(tasks=1, task=0)
-    join_ranks(TWO, (), resumed=False)
+    join_ranks(TWO)
     (environment,) = environment_of(TWO)
     assert isinstance(environment, LightningEnvironment)
     assert "RANK" not in os.environ
@@ -72,7 +75,7 @@ def test_a_job_of_one_task_starts_its_own_ranks(srun):
 def test_a_batch_script_that_starts_the_run_itself_has_the_tasks_of_no_srun(srun):
     srun(tasks=2, task=0)
     del os.environ["SLURM_STEP_ID"]  # the rest is set in the script too
-    join_ranks(TWO, (), resumed=False)
+    join_ranks(TWO)
     (environment,) = environment_of(TWO)
     assert isinstance(environment, LightningEnvironment)
     assert "RANK" not in os.environ
@@ -90,7 +93,7 @@ def test_a_batch_script_starts_a_run_on_several_nodes_by_srun(srun, more, monkey
 
 def test_tasks_that_run_for_themselves_are_all_first(srun):
     srun(tasks=4, task=3)  # srun --ntasks=4 bash -c 'python train.py seed=$SLURM_PROCID'
-    join_ranks(ONE, (), resumed=False)
+    join_ranks(ONE)
     assert distributed.is_first()
     assert isinstance(environment_of(ONE)[0], LightningEnvironment)
 
@@ -100,7 +103,7 @@ def test_other_tasks_than_ranks_are_one_line_with_the_flags(srun):
     with pytest.raises(
         ConfigError, match=r"srun started 3 tasks, but trainer\.devices=2 .* mean 2"
     ):
-        join_ranks(TWO, HERE, resumed=False)
+        join_ranks(TWO)
 
 
 @pytest.mark.parametrize(
@@ -114,29 +117,48 @@ def test_other_tasks_than_ranks_are_one_line_with_the_flags(srun):
 def test_other_processes_than_ranks_are_one_line_with_the_keys(devices, processes, local, said):
     torchrun(processes=processes, local=local, rank=processes - 1)
     with pytest.raises(ConfigError, match=f"^{said}"):
-        join_ranks(devices, HERE, resumed=False)
+        join_ranks(devices)
 
 
 def test_torchrun_starts_the_ranks_of_a_run():
     torchrun(processes=4, local=2)
-    join_ranks(FOUR, HERE, resumed=False)
+    join_ranks(FOUR)
     torchrun(processes=1, local=1)
-    join_ranks(ONE, (), resumed=False)
-    join_ranks(TWO, (), resumed=True, evaluates=True)  # one process, whatever trained it
+    join_ranks(ONE)
+    join_ranks(TWO, evaluates=True)  # one process, whatever trained it
 
 
 def test_the_only_pod_of_a_job_starts_its_own_ranks():
     os.environ.update(RANK="0", WORLD_SIZE="1")  # as set by a cluster that counts machines
-    join_ranks(TWO, HERE, resumed=False)
+    join_ranks(TWO)
     (environment,) = environment_of(TWO)
     assert isinstance(environment, LightningEnvironment)
 
 
-def test_processes_need_one_directory_for_all(srun, monkeypatch):
+SHARED = r"^run_dir: each of the {} processes .*run_dir=runs/NAME"
+
+
+def test_processes_need_one_directory_for_all(srun):
     srun(tasks=2, task=1, local=1)
-    with pytest.raises(ConfigError, match=r"^run_dir: each of the 2 processes .*run_dir=runs/NA"):
-        join_ranks(TWO, ("algorithm=grpo",), resumed=False)
-    join_ranks(TWO, (), resumed=True)  # in the directory that resume= names
+    join_ranks(TWO)
+    with pytest.raises(ConfigError, match=SHARED.format(2)):
+        check_run_dir(TWO, Path("runs/clock"), ("algorithm=grpo",))
+    check_run_dir(TWO, Path("runs/one"), HERE)
+    check_run_dir(TWO, Path("runs/one"), ("resume=runs/one",))
+
+
+def test_ranks_that_the_first_one_starts_get_its_directory_from_hydra_alone(monkeypatch):
+    with pytest.raises(ConfigError, match=SHARED.format(2)):
+        check_run_dir(TWO, Path("runs/clock"), ())  # tandem.train of a script
+    job = OmegaConf.create({"hydra": {"runtime": {"output_dir": "runs/clock"}}})
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", job)
+    check_run_dir(TWO, Path("runs/clock"), ())
+    with pytest.raises(ConfigError, match=SHARED.format(2)):
+        check_run_dir(TWO, Path("runs/other"), ())  # in a Hydra job of the user
+    with pytest.raises(ConfigError, match=SHARED.format(4)):
+        check_run_dir(FOUR, Path("runs/clock"), ())  # a command on each node
+    check_run_dir(FOUR, Path("runs/one"), HERE)
+    check_run_dir(ONE, Path("runs/other"), ())
 
 
 def test_an_evaluation_is_one_process(srun, monkeypatch):
@@ -144,20 +166,20 @@ def test_an_evaluation_is_one_process(srun, monkeypatch):
     for task in (0, 1):
         srun(tasks=2, task=task, local=task)
         with pytest.raises(ConfigError, match=said):
-            join_ranks(TWO, HERE, resumed=True, evaluates=True)
+            join_ranks(TWO, evaluates=True)
     monkeypatch.setenv("RANK", "1")  # as set by torchrun
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match=said):
-        join_ranks(ONE, HERE, resumed=True, evaluates=True)
+        join_ranks(ONE, evaluates=True)
     monkeypatch.delenv("RANK")
-    join_ranks(ONE, (), resumed=False, evaluates=True)  # one task of many that run for themselves
+    join_ranks(ONE, evaluates=True)  # one task of many that run for themselves
 
 
 def test_tasks_of_no_known_node_are_one_line_with_the_flag(srun):
     srun(tasks=4, task=0)
     del os.environ["SLURM_NTASKS_PER_NODE"]  # srun --ntasks=4, which Lightning refuses
     with pytest.raises(ConfigError, match=r"^srun --ntasks=4: write --ntasks-per-node=2"):
-        join_ranks(FOUR, HERE, resumed=False)
+        join_ranks(FOUR)
 
 
 def test_others_wait_until_the_first_rank_has_made_it(tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ from tandem.launch.devices import check_accelerator
 from tandem.launch.initial_weights import check_start, naming_warm_start, read_run
 from tandem.launch.inputs import check_split, read_inputs, training_split
 from tandem.launch.people import say
-from tandem.launch.ranks import check_nodes, join_ranks
+from tandem.launch.ranks import check_nodes, check_run_dir, join_ranks
 from tandem.legality import masked, units, updates
 from tandem.record.latest import follow_link
 from tandem.record.mirrors import Job
@@ -48,13 +48,13 @@ def preview(
     fill_in(cfg, run_dir, overrides)
     settings = check(cfg) if settings is None else settings
     if job == "train":
-        resumed, evaluates = cfg.resume is not None, settings.evaluate
-        join_ranks(settings.trainer, overrides, resumed=resumed, evaluates=evaluates)
+        join_ranks(settings.trainer, evaluates=settings.evaluate)
     start = check_start(cfg)
     if not settings.estimate:  # which may be for another machine
         check_accelerator(settings.trainer)
-    if not (settings.estimate or settings.dry_run or settings.evaluate):  # which start no nodes
+    if not (settings.estimate or settings.dry_run or settings.evaluate):  # which start no ranks
         check_nodes(settings.trainer)
+        check_run_dir(settings.trainer, run_dir, overrides)
     with refusing():
         check_folders(cfg, settings, run_dir, job)
     if job == "train" and not (settings.estimate or settings.dry_run):  # which write nothing there

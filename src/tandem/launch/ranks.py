@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from hydra.core.hydra_config import HydraConfig
+
 from tandem import distributed
 from tandem.config import ConfigError
 from tandem.launch.devices import ranks_of, tasks_of_srun
@@ -18,14 +20,12 @@ PLACED = {"RANK", "LOCAL_RANK", "WORLD_SIZE"}
 PAUSE = 0.2  # seconds between two checks for the work of the first rank
 
 
-def join_ranks(
-    devices: Devices, overrides: Sequence[str], *, resumed: bool, evaluates: bool = False
-) -> None:
-    """Set torch's environment variables for a process of srun, and agree on one directory.
+def join_ranks(devices: Devices, *, evaluates: bool = False) -> None:
+    """Set torch's environment variables for a process of srun.
 
     Raises:
-        ConfigError: numbers of processes and ranks differ, there is no shared `run_dir`, or
-            several processes would each evaluate the run and write the same files.
+        ConfigError: numbers of processes and ranks differ, or several processes would each
+            evaluate the run and write the same files.
     """
     if tasks := tasks_of_srun(devices):
         number_tasks(devices, tasks)
@@ -44,12 +44,6 @@ def join_ranks(
             f"trainer.num_nodes={devices.num_nodes} mean {ranks_of(devices)} ranks; set "
             f"trainer=ddp or fsdp2, trainer.devices={local} and "
             f"trainer.num_nodes={together // local}, or leave torchrun out"
-        )
-    named = any(word.lstrip("+").startswith("run_dir=") for word in overrides)
-    if together > 1 and not named and not resumed:
-        raise ConfigError(
-            f"run_dir: each of the {together} processes of this run would name its directory by "
-            "its own clock; set one that all of them can access: run_dir=runs/NAME"
         )
 
 
@@ -70,6 +64,23 @@ def number_tasks(devices: Devices, tasks: int) -> None:
     os.environ["RANK"] = os.environ["SLURM_PROCID"]
     os.environ["LOCAL_RANK"] = os.environ["SLURM_LOCALID"]
     os.environ["WORLD_SIZE"] = str(tasks)
+
+
+def check_run_dir(devices: Devices, run_dir: Path, overrides: Sequence[str]) -> None:
+    """Raise ConfigError if the processes of a run would each name its directory by their own clock.
+
+    Lightning passes the directory of a Hydra job to the ranks that it starts, and nothing else: a
+    script that calls `tandem.train` is run again by each rank.
+    """
+    job = HydraConfig.get() if HydraConfig.initialized() else None
+    passed = job is not None and Path(job.runtime.output_dir) == run_dir
+    apart = devices.num_nodes > 1 or {*os.environ} >= PLACED or not passed
+    named = any(word.lstrip("+").startswith(("run_dir=", "resume=")) for word in overrides)
+    if ranks_of(devices) > 1 and apart and not named:
+        raise ConfigError(
+            f"run_dir: each of the {ranks_of(devices)} processes of this run would name its "
+            "directory by its own clock; set one that all of them can access: run_dir=runs/NAME"
+        )
 
 
 def check_nodes(devices: Devices) -> None:
