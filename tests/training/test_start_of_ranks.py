@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 import torch
 from records import rollout
+from table_policy import TablePolicy
 from torch import distributed
 from two_ranks import on_both
 
+from tandem.config import compose
+from tandem.data import Data
+from tandem.launch.assembly import checksums
 from tandem.stop import Stop
 from tandem.training.inputs import (
     checksum_of_code,
@@ -102,6 +106,22 @@ def test_a_checksum_of_code_covers_all_files_of_one_name(tmp_path):
 def test_a_checksum_depends_on_no_address():
     made = [Prompt(id=0, source="words", text="a", fields={"any": object()}) for _ in range(2)]
     assert checksum_of_prompts(made[:1]) == checksum_of_prompts(made[1:])
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("table", "model=tiny_lm has changed"), ("values", "the frozen part of model=tiny_lm has")],
+)
+def test_trained_and_frozen_weights_are_compared(name, said):
+    policy, cfg = TablePolicy(), compose([])
+    assert not policy.values.requires_grad  # as is the base below adapters
+    prompts = (Prompt(id=0, source="words", text="a"),)
+    before = checksums(policy, prompts, Data(train=prompts, eval=()), cfg)
+    with torch.no_grad():
+        policy.get_parameter(name).mul_(2).add_(1)
+    after = checksums(policy, prompts, Data(train=prompts, eval=()), cfg)
+    (line,) = list_changed(after, before)
+    assert line.startswith(said)
 
 
 def test_a_checkpoint_without_checksums_changes_nothing():

@@ -86,7 +86,8 @@ def full_scores(rewards: Mapping[str, Reward], evaluation: Evaluation) -> dict[s
 def checksums(
     policy: Policy, prompts: Sequence[Prompt], data: Data, cfg: DictConfig
 ) -> dict[str, int]:
-    """Of the prompts, the user's code, the precision, and the weights if there are any yet."""
+    """Of the prompts, the user's code, the precision, and the weights if there are any yet: those
+    that are trained, and the others, such as the base below adapters."""
     targets = [str(value) for key, value in iterate_leaves(cfg) if key.endswith("_target_")]
     found = {
         f"data={cfg.choices.data}": checksum_of_prompts(prompts),
@@ -94,9 +95,11 @@ def checksums(
         "trainer.precision": zlib.crc32(cfg.trainer.precision.encode()),
         **checksum_of_code(list_sources(targets)),
     }
-    weights = policy.weights()
-    if not any(x.is_meta for x in weights.values()):
-        found[f"model={cfg.choices.model}"] = checksum_of_weights(weights)
+    trained, model = policy.weights(), f"model={cfg.choices.model}"
+    frozen = {name: x for name, x in policy.named_parameters() if not x.requires_grad}
+    if not any(x.is_meta for x in (*trained.values(), *frozen.values())):
+        found[model] = checksum_of_weights(trained)
+        found[f"the frozen part of {model}"] = checksum_of_weights(frozen)
     return found
 
 
