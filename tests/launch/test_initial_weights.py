@@ -251,17 +251,23 @@ def test_kernels_that_cannot_run_here_are_refused_before_a_warm_start(monkeypatc
     check_start(compose([*plain, asked, "estimate=true"]))  # for another machine
 
 
-def test_flash_attention_needs_one_of_its_packages(monkeypatch):
+def test_flash_attention_needs_one_of_its_packages_and_bfloat16(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     there = set()
     monkeypatch.setattr(kernels, "find_spec", lambda name: name in there or None)
-    flash = compose(["model=tiny_lm", "model.attn_implementation=flash_attention_2"])
+    asked = ("model=tiny_lm", "model.attn_implementation=flash_attention_2")
+    flash = compose([*asked, "trainer.precision=bf16-mixed"])
     with pytest.raises(ConfigError, match="pip install flash_attn; or set"):
         check_start(flash)
     for package in ("flash_attn", "kernels"):
         there.clear()
         there.add(package)
         check_start(flash)
+    check_start(compose([*asked, "model.dtype=bfloat16"]))
+    with pytest.raises(
+        ConfigError, match=r"float32; set trainer\.precision=bf16-mixed, or .*=sdpa"
+    ):
+        check_start(compose(asked))
     check_start(compose(["model=tiny_lm", "model.attn_implementation=eager"]))
 
 

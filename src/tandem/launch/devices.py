@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 
 import torch
+from omegaconf import DictConfig
 
 from tandem.config import ConfigError
+from tandem.policies.language.kernels import check_kernels
 from tandem.settings.settings import Devices, Settings
 
 os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # counting GPUs starts no CUDA
@@ -60,6 +62,21 @@ def check_accelerator(devices: Devices) -> None:
             f"trainer.accelerator={devices.accelerator}: torch finds none here; set it to auto "
             "or cpu"
         )
+
+
+def check_machine(cfg: DictConfig) -> None:
+    """Check that the model's kernels run here, unless it is only an estimate."""
+    if cfg.estimate:
+        return
+    own = {name: cfg.model.get(name) for name in ("attn_implementation", "liger", "dtype")}
+    try:
+        check_kernels(
+            own["attn_implementation"],
+            liger=bool(own["liger"]),
+            float32=own["dtype"] == "float32" and cfg.trainer.precision == "32-true",
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def check_one_rank(devices: Devices) -> None:

@@ -19,11 +19,10 @@ from tandem.config import ConfigError, build, check, compose, trust
 from tandem.config.experiments import shared_words
 from tandem.config.overrides import parse
 from tandem.config.plain import as_text, to_plain
-from tandem.launch.devices import check_one_rank
+from tandem.launch.devices import check_machine, check_one_rank
 from tandem.launch.ranks import make_on_first
 from tandem.launch.warm_start_key import FILE, MadeOf, collect_inputs, reason
 from tandem.policies.flow.teachers import TRANSFORMER
-from tandem.policies.language.kernels import check_kernels
 from tandem.record import durable
 from tandem.record.foreign import UNREADABLE, read_config, reason_of
 from tandem.record.terminal import line, say
@@ -106,17 +105,6 @@ def check_warm_start(start: DictConfig, *, recorded: bool) -> None:
             trust.refuse_unsaid(to_plain(start), recorded=True)
     check_teachers(start)
     check_machine(start)
-
-
-def check_machine(cfg: DictConfig) -> None:
-    """Check that the model's kernels run here, unless it is only an estimate."""
-    if cfg.estimate:
-        return
-    try:
-        liger = cfg.model.get("liger", False)
-        check_kernels(cfg.model.get("attn_implementation"), liger=liger)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
 
 
 def starting_weights(cfg: DictConfig, train: Train) -> Path | None:

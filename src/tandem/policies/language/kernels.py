@@ -14,15 +14,16 @@ from tandem.contracts import need_extra
 PACKAGES = {"flash_attention_2": ("flash_attn", "kernels")}
 
 
-def check_kernels(attention: str | None, *, liger: bool) -> None:
-    """Raise ValueError for kernels that cannot run here, before anything is loaded."""
+def check_kernels(attention: str | None, *, liger: bool, float32: bool) -> None:
+    """Raise ValueError for kernels that cannot run here, before anything is loaded. `float32`:
+    whether passes compute in it, as far as is known."""
     if liger:
         check_liger()
     if attention is not None and "flash" in attention:
-        check_flash(attention)
+        check_flash(attention, float32=float32)
 
 
-def check_flash(attention: str) -> None:
+def check_flash(attention: str, *, float32: bool) -> None:
     """Raise ValueError for flash attention that cannot run here."""
     given, instead = f"model.attn_implementation={attention}", "set model.attn_implementation=sdpa"
     if not torch.cuda.is_available():
@@ -30,6 +31,11 @@ def check_flash(attention: str) -> None:
     packages = PACKAGES.get(attention, ())
     if packages and not any(find_spec(name) for name in packages):
         raise ValueError(f"{given} needs a package: pip install {packages[0]}; or {instead}")
+    if float32:
+        raise ValueError(
+            f"{given} does not support float32; set trainer.precision=bf16-mixed, or "
+            f"model.dtype=bfloat16 with model.lora, or {instead}"
+        )
 
 
 def check_liger() -> None:

@@ -88,7 +88,8 @@ class TokenPolicy(EngineMixin):
         """Load weights and tokenizer, and the frozen copy and the critic that are needed."""
         self.sampling, self.precision = request.sampling, request.precision
         self.offload, self.lagged.staleness = request.offload, self.sampling.staleness
-        check_kernels(self.numerics.attn_implementation, liger=self.numerics.liger)
+        own, full = self.numerics, self.numerics.dtype == "float32" and not self.precision.mixed
+        check_kernels(own.attn_implementation, liger=own.liger, float32=full)
         model, tokenizer = self.read_weights()
         self.choose_trained(model)
         self.chat = self.chat_of(tokenizer)
