@@ -162,6 +162,23 @@ def test_a_run_ahead_of_training_may_come_closer_to_it(tmp_path):
         resume_config(run, ["rollout.order=exact"])
 
 
+def test_a_run_out_of_memory_may_compute_less_at_once(tmp_path):
+    run = record(tmp_path, ["algorithm=grpo", "data=sort_letters", "model=tiny_lm"])
+    words = [
+        "rollout.max_rows=16",
+        "++model.logit_budget=64",
+        "++model.gradient_checkpointing=true",
+    ]
+    cfg = resume_config(run, words)
+    assert (cfg.rollout.max_rows, cfg.model.logit_budget) == (16, 64)
+    check(cfg)
+    chain = record(tmp_path, ["model=tiny_chain"])
+    cfg = resume_config(chain, ["rollout.picture.max_rows=16", "model.picture.row_budget=8"])
+    assert cfg.rollout.picture.max_rows == 16
+    with pytest.raises(ConfigError, match="a run that is resumed keeps it"):
+        resume_config(chain, ["rollout.text.max_new_tokens=3"])
+
+
 def test_a_choice_of_mirrors_takes_the_place_of_the_old_one(run_dir):
     cfg = resume_config(run_dir, ["logger=wandb", "logger.wandb.mode=offline"])
     assert list(cfg.logger) == ["wandb"]

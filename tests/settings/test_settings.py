@@ -10,6 +10,7 @@ from tandem.record import labels
 from tandem.record.reading.facts import facts_of
 from tandem.settings.keys import Key
 from tandem.settings.settings import COMPONENTS, KEYS, Settings, key_of
+from tandem.types import SEGMENTS
 
 PLACES = ("run_dir", "sweep_dir", "cache_dir", "overrides", "choices", "plugins", "logger")
 
@@ -19,6 +20,20 @@ def test_what_lies_below_a_key_matters_as_it_does_unless_it_says_otherwise():
     assert not key_of("trainer.devices").compared
     assert key_of("trainer.precision").compared
     assert key_of("model/ema") == key_of("model")
+
+
+@pytest.mark.parametrize("segment", SEGMENTS)
+def test_a_segment_of_a_chain_is_as_a_sample_of_one_kind(segment):
+    for key in ("rollout", "rollout.max_rows", "rollout.engine.url", "model.row_budget"):
+        group, dot, own = key.partition(".")
+        assert key_of(f"{group}.{segment}{dot}{own}") == key_of(key)
+
+
+def test_what_is_computed_at_once_may_change_and_makes_no_other_variant():
+    for key in ("max_tokens_per_microbatch", "rollout.max_rows", "model.logit_budget"):
+        assert key_of(key).resumable and not key_of(key).compared
+    assert not key_of("rollout.temperature").resumable
+    assert not key_of("rollout.engine.cuda_graphs").resumable  # of another part
 
 
 def test_facts_are_said_of_keys_that_there_are():

@@ -160,11 +160,21 @@ def _describe(record: type) -> dict[str, Key]:
     return found
 
 
+# How much is computed at once. Results differ by rounding alone, in a warm start too.
+AT_ONCE = {
+    "rollout": ("max_rows", "cuda_graphs"),
+    "model": ("logit_budget", "token_budget", "row_budget", "gradient_checkpointing", "mlp_tile"),
+}
 KEYS = {
     **_describe(Settings),
     **COMPONENTS,
     "model.attn_implementation": Key(resumable=True, shared=True, start=True),
     "model.liger": Key(resumable=True, shared=True, start=True),
+    **{
+        f"{group}.{name}": Key(shared=True, resumable=True, compared=False)
+        for group, names in AT_ONCE.items()
+        for name in names
+    },
     "rollout.staleness": Key(resumable=True),
     "rollout.ahead": Key(resumable=True),
     "rollout.engine": Key(weights=False, shared=True),  # the engine does not affect what is sampled
@@ -179,6 +189,8 @@ ORDINARY = Key()
 def key_of(name: str) -> Key:
     """The facts of a dotted key, or of a group written with slashes."""
     parts = name.replace("/", ".").split(".")
+    if parts[1:2] in (["text"], ["picture"]):  # a segment of a chain
+        del parts[1]
     if parts[-1] == "cache_dir":  # model.cache_dir repeats it
         return KEYS["cache_dir"]
     above = (".".join(parts[:count]) for count in range(len(parts), 0, -1))

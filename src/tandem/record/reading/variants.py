@@ -224,7 +224,5 @@ def start_of(run: Run) -> tuple[object, ...]:
     """The part of the configuration that determines the first weights, without the seed."""
     leaves = dict(iterate_flat({key: run.config.get(key) for key in KEYS if key_of(key).start}))
     return tuple(
-        (key, x)
-        for key, x in leaves.items()
-        if key_of(key).weights and not is_own_seed(key, x, run)
+        (key, x) for key, x in leaves.items() if key_of(key).start and not is_own_seed(key, x, run)
     )
