@@ -14,7 +14,7 @@ import torch
 from processes import FORKED, spend
 from records import GRPO
 from torch.multiprocessing import ProcessExitedException
-from toy_run import ITERATIONS, SETTINGS, expected_table, often, run, share_of_threes
+from toy_run import ITERATIONS, SETTINGS, Policy, expected_table, often, run, share_of_threes
 
 from tandem import distributed, threads
 from tandem.advantages.baselines import MovingAverage
@@ -232,6 +232,21 @@ def test_an_error_closes_the_record_and_gives_the_signals_back(tmp_path):
         run(tmp_path, dies_at=3)
     assert signal.getsignal(signal.SIGTERM) == before
     assert [line["iteration"] for line in metrics(tmp_path)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("method", "saved"), [("complete", ["step_000003"]), ("notify", [])])
+def test_a_run_out_of_memory_is_saved_before_an_update_alone(tmp_path, monkeypatch, method, saved):
+    own = getattr(Policy, method)
+
+    def fill(policy, *given):
+        if policy.iteration == 3:
+            raise torch.OutOfMemoryError
+        return own(policy, *given)
+
+    monkeypatch.setattr(Policy, method, fill)
+    with pytest.raises(torch.OutOfMemoryError):
+        run(tmp_path, evaluation=replace(SETTINGS, every=None), checkpoint_every=100)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == saved
 
 
 def test_evaluating_more_often_does_not_touch_the_training(tmp_path, straight):

@@ -1,6 +1,7 @@
 """The lines at the end of a run that a guard or a signal ended."""
 
 import pytest
+import torch
 
 from tandem.launch.stops import stops
 from tandem.record.stopped import describe_stop
@@ -78,6 +79,18 @@ def test_a_rank_that_lost_another_one_does_not_print_a_traceback_of_its_own(
 def test_an_error_of_other_code_keeps_its_traceback(run_dir):
     with pytest.raises(RuntimeError, match="by peer"), stops(run_dir):
         failing("my_rewards")()
+
+
+def test_a_run_out_of_memory_names_what_to_lower_below_its_traceback(run_dir, capsys):
+    with pytest.raises(SystemExit) as ended, stops(run_dir):
+        raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB")
+    said = capsys.readouterr()
+    assert ended.value.code == 1
+    traceback, _, reason = said.err.partition("OutOfMemoryError: Tried to allocate 2.00 GiB\n")
+    assert traceback.startswith("Traceback") and reason.startswith("stopped: out of memory; ")
+    assert "rollout.max_rows" in reason and "max_tokens_per_microbatch" in reason
+    assert f"go on       {command_to_resume(run_dir)}\n" in said.out
+    assert "help        docs/memory.md\n" in said.out
 
 
 def test_exit_in_the_code_of_a_user_is_no_finished_run(run_dir, tmp_path, capsys):

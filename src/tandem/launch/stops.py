@@ -7,7 +7,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from traceback import walk_tb
+from traceback import print_exc, walk_tb
+from typing import NoReturn
+
+from torch import OutOfMemoryError
 
 from tandem.config.refusals import refusals
 from tandem.launch.people import say
@@ -15,6 +18,10 @@ from tandem.record.stopped import describe_stop
 from tandem.rewards.result import place_of
 from tandem.stop import INTERRUPTED, STOPPED, Stop
 
+FULL = (
+    "out of memory; a resumed run computes the same, so set a lower rollout.max_rows if it was "
+    "sampling, or max_tokens_per_microbatch (images: model.row_budget) if it was training"
+)
 FAILED = 1  # exit code of a run that an exception ended
 LOST = "another rank ended, and its error is above or in its own log"
 PEER = re.compile(r"by peer|remote (worker|process)|broken pipe", re.I)  # of gloo and NCCL
@@ -31,15 +38,14 @@ def stops(run_dir: Path) -> Iterator[None]:
         try:
             yield
         except Stop as stop:
-            print(f"stopped: {stop}", file=sys.stderr, flush=True)
-            _tell(describe_stop(run_dir, stop))
-            sys.exit(STOPPED)
+            _fail(run_dir, stop, code=STOPPED)
+        except OutOfMemoryError:
+            print_exc()
+            _fail(run_dir, Stop(FULL, page="docs/memory.md"))
         except RuntimeError as error:
             if not _lost_a_rank(error):
                 raise
-            print(f"stopped: {LOST}", file=sys.stderr, flush=True)
-            _tell(describe_stop(run_dir, Stop(LOST, page="docs/several_gpus.md")))
-            sys.exit(FAILED)
+            _fail(run_dir, Stop(LOST, page="docs/several_gpus.md"))
         except SystemExit as ended:
             _explain_exit(ended, run_dir)
             raise
@@ -52,9 +58,13 @@ def _explain_exit(ended: SystemExit, run_dir: Path) -> None:
         _tell(describe_stop(run_dir))
     elif by := place_of(ended):
         left = f"exit({ended.code!r}) was called{by}; raise tandem.stop.Stop(REASON) there"
-        print(f"stopped: {left}", file=sys.stderr, flush=True)
-        _tell(describe_stop(run_dir, Stop(left)))
-        sys.exit(FAILED)
+        _fail(run_dir, Stop(left))
+
+
+def _fail(run_dir: Path, stop: Stop, *, code: int = FAILED) -> NoReturn:
+    print(f"stopped: {stop}", file=sys.stderr, flush=True)
+    _tell(describe_stop(run_dir, stop))
+    sys.exit(code)
 
 
 def _lost_a_rank(error: RuntimeError) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lightning.pytorch import Callback, Trainer
-from torch import Tensor
+from torch import OutOfMemoryError, Tensor
 from torch.optim import Optimizer
 
 from tandem import distributed
@@ -67,8 +67,8 @@ class Checkpoints(Callback):
 
     def on_exception(self, trainer: Trainer, module: PostTraining, exception: Exception) -> None:
         """Save the state before the iteration, if no update was made, where a guard ended the run,
-        a service did not answer, the run was stopped while it waited for rewards, or a callback of
-        the user raised after a whole iteration: the run can be resumed from here."""
+        a service did not answer, memory was short, the run was stopped while it waited for rewards,
+        or a callback of the user raised after a whole iteration: the run can resume from here."""
         # Several ranks may have stopped at different points, and must not wait for each other.
         stop = exception if isinstance(exception, Stop) else None
         meet = distributed.world_size() == 1 or (stop is not None and stop.together)
@@ -76,8 +76,8 @@ class Checkpoints(Callback):
             self.writing.join(None if meet else LAST_SECONDS)
         # A guard in the first iteration has nothing to keep; an engine may have sampled ahead.
         ended = stop is not None and stop.may_save and module.iteration > 0
-        waited = isinstance(exception, EngineUnavailable | Abandoned)
-        expected = waited or ended or self.in_user_callbacks
+        lacks = isinstance(exception, EngineUnavailable | Abandoned | OutOfMemoryError)
+        expected = lacks or ended or self.in_user_callbacks
         if meet and expected and module.return_to_boundary():
             self.publish(trainer, module)
             self.settle()
