@@ -5,11 +5,12 @@ from dataclasses import replace
 from pkgutil import resolve_name
 
 import pytest
+import torch
 from toy_run import ITERATIONS, SETTINGS, run
 
 from tandem.record import jsonl
 from tandem.record.reading.runs import read
-from tandem.training.callbacks.recording import accumulate_times
+from tandem.training.callbacks.recording import accumulate_times, peak_memory
 
 
 def test_a_second_start_adds_to_what_the_first_one_took():
@@ -26,6 +27,13 @@ def test_a_run_without_a_gpu_has_no_gpu_seconds_and_keeps_those_it_had():
     assert accumulate_times({**nothing, "time/gpu": 7.0}, seconds=1.0, processor=1.0, gpus=0) == {
         **{"time/total": 1.0, "time/cpu": 1.0, "time/gpu": 7.0}
     }
+
+
+def test_memory_is_that_of_the_device_that_trains(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device=None: 7 * device.index)
+    assert peak_memory(torch.device("cuda", 1)) == 7
+    assert peak_memory(torch.device("cpu")) > 2**20  # of this process, beside a GPU that rests
 
 
 def test_a_resumed_run_goes_on_counting_from_the_checkpoint(tmp_path):

@@ -41,8 +41,8 @@ class Recording(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, module: PostTraining, *_: object) -> None:
         self.reach(module)
-        if torch.cuda.is_available():
-            torch.cuda.reset_peak_memory_stats()
+        if module.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(module.device)
 
     def reach(self, module: PostTraining) -> None:
         """Note the samples and the time that led to the present weights, before they are evaluated:
@@ -51,7 +51,7 @@ class Recording(Callback):
         self.reached = read_clocks()
 
     def on_train_batch_end(self, trainer: Trainer, module: PostTraining, *_: object) -> None:
-        totals = self._totals()
+        totals = self._totals(module)
         if not trainer.is_global_zero:
             return
         iteration = module.iteration - 1
@@ -81,7 +81,7 @@ class Recording(Callback):
 
         A collective call; rank 0 writes.
         """
-        totals = self._totals()
+        totals = self._totals(module)
         if trainer.is_global_zero:
             mark = {}
             if module.is_solved and not stopped:
@@ -100,7 +100,7 @@ class Recording(Callback):
         if trainer.is_global_zero:
             self.record.close()
 
-    def _totals(self) -> dict[str, float]:
+    def _totals(self, module: PostTraining) -> dict[str, float]:
         """Times of all starts of the run, until now and until the weights of this line were
         reached, over all ranks. A collective call."""
         (began, began_processor), moments = self.began, (read_clocks(), self.reached)
@@ -111,7 +111,7 @@ class Recording(Callback):
             for (at, _), spent in zip(moments, everywhere, strict=True)
         )
         renamed = {TOTALS[name]: spent for name, spent in reached.items()}
-        return {**now, **renamed, "perf/peak_memory_gib": peak_memory() / 2**30}
+        return {**now, **renamed, "perf/peak_memory_gib": peak_memory(module.device) / 2**30}
 
 
 def read_clocks() -> tuple[float, float]:
@@ -129,9 +129,9 @@ def accumulate_times(
     return {name: total for name, total in totals.items() if total or name != "time/gpu"}
 
 
-def peak_memory() -> int:
-    """Peak bytes on the accelerator in this iteration, or of this process since it started."""
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated()
+def peak_memory(device: torch.device) -> int:
+    """Peak bytes on a GPU in this iteration; elsewhere those of this process since it started."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
     kilobytes = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * kilobytes
