@@ -2,16 +2,20 @@
 
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from hydra.core.hydra_config import HydraConfig
+from lightning.pytorch import accelerators
 from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
 from omegaconf import OmegaConf
 
 from tandem import distributed
 from tandem.config import ConfigError
 from tandem.launch import ranks
+from tandem.launch.devices import describe_device
 from tandem.launch.ranks import check_nodes, check_run_dir, join_ranks, make_on_first
 from tandem.launch.trainer import STRATEGIES, environment_of
 from tandem.settings.settings import Devices
@@ -200,6 +204,20 @@ def test_who_waits_for_nothing_is_told_after_a_time(tmp_path, monkeypatch):
     growing.mkdir()
     with pytest.raises(ConfigError, match=r"did not write it within 0\.1 s .guards.stalled_after."):
         make_on_first(tmp_path / "never", pytest.fail, patience=0.1)
+
+
+def test_the_device_of_a_run_is_named(monkeypatch):
+    automatic = replace(TWO, accelerator="auto")
+    monkeypatch.setattr(accelerators.MPSAccelerator, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert describe_device(automatic, 0) == f"cpu: torch {torch.__version__} finds no GPU"
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda place: f"GPU {place.index}")
+    assert describe_device(automatic, 1) == "cuda:1, GPU 1"
+    assert describe_device(TWO, 1) == "cpu"  # as asked for
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(accelerators.MPSAccelerator, "is_available", lambda: True)
+    assert describe_device(automatic, 0) == "mps"
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])

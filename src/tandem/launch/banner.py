@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from tandem import distributed
 from tandem.data import Data, InvalidRow
+from tandem.launch.devices import describe_device
 from tandem.record.terminal import line
 from tandem.settings.settings import Settings
 
@@ -38,6 +40,11 @@ def banner(settings: Settings, rewards: Iterable[str]) -> str:
         "forward": _forward(s),
     }
     return "\n".join(line(name, text) for name, text in lines.items())
+
+
+def device_banner(settings: Settings) -> str:
+    """One line about the device of this process."""
+    return line("device", describe_device(settings.trainer, distributed.local_rank()))
 
 
 def warm_start_banner(settings: Settings) -> str:

@@ -47,6 +47,17 @@ def device_of_rank(devices: Devices, rank: int) -> torch.device:
     return torch.device("cuda", devices.indices(there)[rank if ranks_of(devices) > 1 else 0])
 
 
+def describe_device(devices: Devices, rank: int) -> str:
+    """The device of a rank in words, with the name of a GPU. Asking for the name starts CUDA."""
+    place = device_of_rank(devices, rank)
+    if place.type == "cuda":
+        return f"{place}, {torch.cuda.get_device_name(place)}"
+    if _has_mps(devices):
+        return "mps"
+    found = "" if devices.accelerator == "cpu" else f": torch {torch.__version__} finds no GPU"
+    return f"cpu{found}"
+
+
 def ranks_of(devices: Devices) -> int:
     """The number of processes of the run."""
     if devices.ranks is not None:

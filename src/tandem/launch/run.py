@@ -22,7 +22,7 @@ from tandem.config.refusals import refusing
 from tandem.config.resume import judge_address, remember, remember_address
 from tandem.data import Data, write_quarantine
 from tandem.launch.assembly import assemble
-from tandem.launch.banner import left_out
+from tandem.launch.banner import device_banner, left_out
 from tandem.launch.devices import check_devices, device_of_rank, set_float32_precision
 from tandem.launch.engine_check import check_engine
 from tandem.launch.evaluation import evaluate_run
@@ -122,6 +122,8 @@ def carry_out(
     """Build the checked configuration, and train or evaluate it."""
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
+    if job == "train":
+        say(device_banner(settings))
     with refusing():
         check_engine(cfg, data)
         mirrors = build_mirrors(cfg)
