@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from hydra.core.config_store import ConfigStore
 
 import tandem
@@ -20,6 +21,7 @@ from tandem.config import ConfigError, build, check, compose
 from tandem.config.composition import conf_folder
 from tandem.config.registered import list_own_options, store_options
 from tandem.contracts import REGISTERED
+from tandem.launch.devices import check_devices
 from tandem.rewards import Rewards, batched
 from tandem.types import Prompt
 
@@ -308,6 +310,16 @@ def test_a_loss_that_averages_itself_is_refused_in_parts(trained, line, reason):
 def test_a_loss_that_averages_itself_may_have_a_budget_that_holds_it(trained):
     fits = ["micro_batch_size=128", "max_tokens_per_microbatch=null"]
     check(compose([trained, *OWN_LOSS.split(), *fits]))
+
+
+def test_a_loss_that_averages_itself_is_refused_on_as_many_gpus_as_are_found(trained, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    cfg = compose([trained, *OWN_LOSS.split(), "trainer=ddp"])
+    settings = check(cfg)  # for a machine that is not known yet
+    with pytest.raises(
+        ConfigError, match=r"is 2 here: over_tokens .* trainer\.devices=2 shares it"
+    ):
+        check_devices(cfg, settings)
 
 
 def test_an_update_that_turns_out_to_be_cut_is_refused_before_it_moves_a_weight(trained, tmp_path):

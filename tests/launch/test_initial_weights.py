@@ -205,14 +205,14 @@ def test_devices_that_are_not_there_are_named():
     with pytest.raises(
         ConfigError, match=r"^trainer.devices=\[1\] .* CPU; give the number of proc"
     ):
-        check_devices(config.check(compose(["trainer.accelerator=cpu", "trainer.devices=[1]"])))
+        check_here("trainer.accelerator=cpu", "trainer.devices=[1]")
 
 
 def test_the_gpu_of_a_mac_has_the_number_0_alone(monkeypatch):
     monkeypatch.setattr(MPSAccelerator, "is_available", lambda: True)
-    check_devices(config.check(compose(["trainer.accelerator=mps", "trainer.devices=[0]"])))
+    check_here("trainer.accelerator=mps", "trainer.devices=[0]")
     with pytest.raises(ConfigError, match=r"^trainer.devices=\[1\]: there is no GPU 1 here"):
-        check_devices(config.check(compose(["trainer.accelerator=mps", "trainer.devices=[1]"])))
+        check_here("trainer.accelerator=mps", "trainer.devices=[1]")
 
 
 def test_an_evaluation_is_on_the_first_device_that_was_named(monkeypatch):
@@ -271,11 +271,22 @@ def test_flash_attention_needs_one_of_its_packages_and_bfloat16(monkeypatch):
     check_start(compose(["model=tiny_lm", "model.attn_implementation=eager"]))
 
 
-def test_weights_are_not_cut_over_the_one_device_that_is_found():
-    settings = config.check(compose(["trainer=fsdp2", "trainer.accelerator=cpu"]))
-    with pytest.raises(ConfigError, match=r"trainer\.devices=auto is one rank here"):
-        check_devices(settings)
-    check_devices(config.check(compose(["trainer.accelerator=cpu"])))
+def check_here(*words):
+    cfg = compose(words)
+    check_devices(cfg, config.check(cfg))
+
+
+def test_the_rules_of_ranks_hold_for_as_many_as_are_found(monkeypatch):
+    check_here("trainer.accelerator=cpu")
+    with pytest.raises(ConfigError, match=r"^trainer\.devices=auto is 1 here: .*fsdp2 shards"):
+        check_here("trainer=fsdp2", "trainer.accelerator=cpu")
+    alone = ("trainer=ddp", "prompts_per_step=1", "num_minibatches=1")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    check_here(*alone)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    check_here(*alone, "prompts_per_step=2")
+    with pytest.raises(ConfigError, match=r"^trainer\.devices=auto is 2 here: prompts_per_step=1 "):
+        check_here(*alone)
 
 
 ROUNDED = (

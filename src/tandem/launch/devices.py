@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from tandem.config import ConfigError
+from tandem.config import ConfigError, check
 from tandem.policies.language.kernels import check_kernels
 from tandem.settings.settings import Devices, Settings
 
@@ -100,24 +100,20 @@ def check_one_rank(devices: Devices) -> None:
         )
 
 
-def check_devices(settings: Settings) -> None:
-    """Check the number of devices against this machine. Raises ConfigError."""
+def check_devices(cfg: DictConfig, settings: Settings) -> None:
+    """Check the number of devices against this machine, and the rules of a run with the number that
+    is found. Raises ConfigError."""
     devices, there = settings.trainer, gpus(settings.trainer)
     asked, given = ranks_of(devices) // devices.num_nodes, f"trainer.devices={devices.devices}"
     if isinstance(devices.devices, list):
         _refuse_numbers(devices.devices, there or _has_mps(devices), given)
     if there and asked > there:
         raise ConfigError(f"{given}: this machine has {there}; set it to {there} or less, or auto")
-    if devices.strategy == "fsdp2" and ranks_of(devices) == 1:
-        raise ConfigError(
-            f"{given} is one rank here, but trainer.strategy=fsdp2 shards weights over ranks; use "
-            "2 or more, or set trainer=auto"
-        )
-    if (ranks := ranks_of(devices)) > settings.prompts_per_step:
-        raise ConfigError(
-            f"{given} means {ranks} ranks, and each needs at least one prompt; set "
-            f"prompts_per_step={ranks} or more"
-        )
+    if devices.ranks is None:
+        try:
+            check(OmegaConf.merge(cfg, {"trainer": {"devices": asked}}))
+        except ConfigError as error:
+            raise ConfigError(f"{given} is {asked} here: {error}") from error
 
 
 def _has_mps(devices: Devices) -> bool:

@@ -86,7 +86,7 @@ def run(
     settings, data = preview(cfg, run_dir, overrides, job=job, settings=settings, data=data)
     if settings.estimate or settings.dry_run:
         return Result(metrics={}, run_dir=run_dir)
-    check_devices(settings)
+    check_devices(cfg, settings)
     keep_trust(partial(remember, cfg))
     with resources(cfg, settings, run_dir, job):
         return carry_out(cfg, settings, run_dir, overrides, data, job=job)
