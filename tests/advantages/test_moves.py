@@ -163,5 +163,5 @@ def test_a_run_warns_once_of_an_environment_that_names_no_state(advantage, state
     scores, rows = make_rows([2, 1], states, [[0.0, 1.0], [0.0]])
     algorithm = replace(GRPO, advantage=partial(advantage, scale=None))
     for _ in range(2):
-        algorithm.compare(scores, rows)
+        algorithm.experience(scores, rows)
     assert caplog.text.count("no move of this iteration begins in a state with a name") == said
