@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import runpy
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -61,3 +62,13 @@ def spend(process: BaseProcess) -> Iterator[float]:
             times = watched.cpu_times()
             yield times.user + times.system
             time.sleep(0.005)
+
+
+def end_of_child(*numbers: signal.Signals) -> int | None:
+    """The exit code of a child that this process forks, and that gets these signals."""
+    child = multiprocessing.get_context("fork").Process(
+        target=lambda: [signal.raise_signal(number) for number in numbers]
+    )
+    child.start()
+    child.join(10)
+    return child.exitcode

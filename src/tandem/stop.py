@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from os import _exit as end_process  # at once, whatever other threads do; rewards cannot replace it
 from pathlib import Path
-from types import FrameType
+from types import FrameType, FunctionType, MethodType
 from typing import NoReturn
 
 __all__ = [
     "INTERRUPTED",
+    "LEFT_TO_RUN",
     "PREVIEWS",
     "STALLED",
     "STOPPED",
@@ -45,6 +46,10 @@ TOLD = (
     signal.SIGTERM,
     signal.SIGUSR1,
 )  # in addition to Ctrl-C; SIGHUP must be first
+USUAL = {signal.SIGINT: signal.default_int_handler, **dict.fromkeys(TOLD, signal.SIG_DFL)}
+# Signals that a terminal sends to the run that hears them and to its children: a forked child
+# leaves the first one to the run.
+LEFT_TO_RUN: set[signal.Signals] = set()
 
 
 class Stop(RuntimeError):
@@ -105,9 +110,8 @@ def end_when_told(*, resumable: bool = False) -> Iterator[None]:
     def leave(number: int, _: FrameType | None) -> NoReturn:
         _end(number, INTERRUPTED if resumable else code_of(number))
 
-    heard = dict.fromkeys(TOLD, signal.SIG_DFL)
-    if not resumable:  # an import may swallow what a handler raises, and go on with half a module
-        heard[signal.SIGINT] = signal.default_int_handler
+    # An import may swallow what a handler raises, and go on with half a module.
+    heard = {number: own for number, own in USUAL.items() if number in TOLD or not resumable}
     before = {number: own for number, own in heard.items() if signal.getsignal(number) is own}
     for number in before:
         signal.signal(number, leave)
@@ -156,6 +160,24 @@ def defer_signals() -> Iterator[None]:
             signal.signal(number, own)
         for number in held[:1]:
             signal.raise_signal(number)
+
+
+def restore_usual() -> None:
+    """Replace Tandem's handlers in a forked child, such as a worker of a reward, by the usual ones:
+    its signals are its own."""
+    if LEFT_TO_RUN:  # the run hears signals by this descriptor, which the child inherited
+        signal.set_wakeup_fd(-1)
+    for number, usual in USUAL.items():
+        own = signal.getsignal(number)
+        if isinstance(own, FunctionType | MethodType) and str(own.__module__).startswith("tandem."):
+            signal.signal(number, _leave_first if number in LEFT_TO_RUN else usual)
+
+
+def _leave_first(number: int, _: FrameType | None) -> None:
+    signal.signal(number, USUAL[signal.Signals(number)])
+
+
+os.register_at_fork(after_in_child=restore_usual)
 
 
 def keep_exit_code() -> None:

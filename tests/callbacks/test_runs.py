@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from processes import FORKED, spend
+from processes import FORKED, end_of_child, spend
 from records import GRPO
 from torch.multiprocessing import ProcessExitedException
 from toy_run import ITERATIONS, SETTINGS, Policy, expected_table, often, run, share_of_threes
@@ -24,6 +24,7 @@ from tandem.record.checkpoint import find_newest_whole
 from tandem.stop import Abandoned, Stop, command_to_resume, list_heard
 from tandem.threads import ENDING
 from tandem.training.callbacks import INTERRUPTED, Interrupt, Interrupted
+from tandem.training.collect import Clock
 
 
 @pytest.fixture(autouse=True)
@@ -224,6 +225,26 @@ def test_a_run_with_damaged_checkpoints_alone_is_not_begun_again(tmp_path, strai
 
 def read_logs(folder) -> list[bytes]:
     return [(folder / log).read_bytes() for log in ("metrics.jsonl", "evaluations.jsonl")]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "ends"),
+    [
+        ([signal.SIGTERM], -signal.SIGTERM),
+        ([signal.SIGHUP], 0),  # a terminal sends it to both: the first is the run's
+        ([signal.SIGHUP, signal.SIGHUP], -signal.SIGHUP),
+        ([signal.SIGINT], 0),
+    ],
+)
+def test_a_run_does_not_hear_the_signals_of_a_child_that_a_reward_forks(capfd, numbers, ends):
+    interrupt = Interrupt(SimpleNamespace())
+    interrupt.on_train_start(SimpleNamespace(), SimpleNamespace(clock=Clock()))
+    try:
+        assert end_of_child(*numbers) == ends
+    finally:
+        interrupt.on_train_end(None, None)
+    assert not interrupt()
+    assert capfd.readouterr().err == ""
 
 
 def test_an_error_closes_the_record_and_gives_the_signals_back(tmp_path):

@@ -14,6 +14,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+from processes import end_of_child
 
 from tandem.__main__ import COMMANDS, main
 from tandem.stop import TOLD, defer_signals, end_when_told, until_told
@@ -117,6 +118,18 @@ def test_a_signal_ends_a_command_in_one_line(capfd, name, resumable):
 
     assert exit_code_of(told) == (75 if resumable else 128 + number)
     assert capfd.readouterr().err == f"\nstopped by {'Ctrl-C' if name == 'SIGINT' else name}\n"
+
+
+@pytest.mark.parametrize("block", [end_when_told, until_told])
+def test_the_signals_of_a_forked_child_are_its_own(capfd, block):
+    """Such as a worker of a data plugin, or of a reward that is served."""
+
+    def told() -> None:
+        with block():
+            assert end_of_child(signal.SIGTERM) == -signal.SIGTERM
+
+    assert exit_code_of(told) == 0
+    assert capfd.readouterr().err == ""
 
 
 def test_an_import_cannot_swallow_ctrl_c(capfd):

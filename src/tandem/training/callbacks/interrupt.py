@@ -19,7 +19,7 @@ from lightning.pytorch import Callback, Trainer
 
 from tandem import distributed
 from tandem.record.checkpoint import find_newest_step
-from tandem.stop import INTERRUPTED, Abandoned, end_process, list_heard
+from tandem.stop import INTERRUPTED, LEFT_TO_RUN, Abandoned, end_process, list_heard
 from tandem.threads import ENDING
 from tandem.training.callbacks.checkpoints import FOLDER, Checkpoints
 from tandem.training.module import PostTraining
@@ -100,6 +100,7 @@ class Interrupt(Callback):
         self._leave = lambda together: self._leave_early(trainer, module, together)
         for number in list_heard():
             self._before[number] = signal.signal(number, self._hear)
+        LEFT_TO_RUN.update(self._before.keys() - {*URGENT})
         self._pipe = Pipe(lambda number: self._note(number, self._beside))
         if distributed.world_size() > 1:  # any rank may receive the signal
             module.clock.between = self._leave
@@ -174,6 +175,7 @@ class Interrupt(Callback):
         ENDING.clear()
         if self._before:
             self._pipe.close()
+            LEFT_TO_RUN.clear()
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}
