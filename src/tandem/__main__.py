@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from difflib import get_close_matches
 from importlib import metadata
 
+from tandem.processes import end_in_time
 from tandem.stop import PREVIEWS, end_when_told
 
 COMMANDS = {  # word -> module with `main(arguments)`, words that come first, what it does
@@ -39,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(REFUSED)
     module, first, _ = COMMANDS[words[0]]
     own = [*first, *words[1:]]
-    with end_when_told(resumable=words[0] in RESUMABLE and not PREVIEWS & {*own}):
+    resumable = words[0] in RESUMABLE and not PREVIEWS & {*own}
+    is_process = arguments is None  # not a call from Python
+    with end_in_time() if is_process else nullcontext(), end_when_told(resumable=resumable):
         importlib.import_module(module).main(own)
 
 

@@ -1,14 +1,28 @@
-"""Processes of this machine: which ids are in use, since when, and folders of one user's alone."""
+"""Processes of this machine: which ids are in use, since when, and folders of one user's alone; and
+the end of this one."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
 import stat
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures.thread import _threads_queues as joined_threads
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
+
+from tandem.stop import INTERRUPTED, end_process, list_heard
 
 PROCESS, BOOT = "/proc/{pid}/stat", Path("/proc/sys/kernel/random/boot_id")
 NAMESPACE = Path("/proc/self/ns/pid")
 STARTED = 19  # index of the start time among the fields after the program's name
+LEFT = 600.0  # seconds in which threads and children may finish once their command has ended
+TOLD_LEFT = 5.0  # the same, of a command that was told to stop
 
 
 def is_running(process: int) -> bool:
@@ -58,3 +72,56 @@ def read_own_mode(folder: Path) -> int | None:
     found = folder.lstat()
     own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
     return found.st_mode if own else None
+
+
+@contextmanager
+def end_in_time() -> Iterator[None]:
+    """The command of this process.
+
+    Python waits for threads and children that a reward left in calls that do not return. Here it
+    does not wait for daemon threads, and at most LEFT seconds, or TOLD_LEFT, for others; then, or
+    at a signal, the process ends with the exit code of its command.
+    """
+    code = 1  # of an exception
+    try:
+        yield
+        code = 0
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        raise
+    finally:
+        for thread in [one for one in joined_threads if one.daemon]:
+            del joined_threads[thread]  # those of executors are joined even so
+        for number in list_heard():
+            signal.signal(number, lambda *_: _end_now(code))
+        threading.Thread(target=_end_late, args=(code,), daemon=True).start()
+
+
+def _end_late(code: int) -> None:
+    time.sleep(TOLD_LEFT)
+    if code != INTERRUPTED and (names := _list_left()):
+        _say(f"waiting up to {LEFT:g} s for {names}; Ctrl-C ends it")
+        time.sleep(LEFT)
+    if names := _list_left():  # else libraries are at work
+        _say(f"ended without {names}, which did not finish")
+        _end_now(code)
+
+
+def _list_left() -> str:
+    """The names of threads and children that Python waits for as it ends."""
+    others = [one for one in threading.enumerate() if one is not threading.main_thread()]
+    left = [one for one in others if not one.daemon or one in joined_threads]
+    return ", ".join(one.name for one in [*left, *multiprocessing.active_children()])
+
+
+def _say(text: str) -> None:
+    with suppress(OSError):
+        os.write(2, f"\n{text}\n".encode())
+
+
+def _end_now(code: int) -> NoReturn:
+    for child in multiprocessing.active_children():
+        child.kill()
+    with suppress(Exception):
+        sys.stdout.flush()
+    end_process(code)
