@@ -8,6 +8,7 @@ import torch
 from loop import PLAN, ShareOfThrees, Stream
 from policies import small_language
 from policies.flow import small_flow
+from policies.masked.small_masked import small_masked
 from records import GRPO
 from table_policy import TablePolicy
 
@@ -17,7 +18,9 @@ from tandem.dynamics.regression import Regression, discrete
 from tandem.dynamics.weighting import plain
 from tandem.launch.devices import set_float32_precision
 from tandem.launch.trainer import trainer_for
+from tandem.losses.divergence import StateDivergence
 from tandem.metrics import masked_mean
+from tandem.policies.masked.states import one_step
 from tandem.policies.weights import Precision
 from tandem.settings.guards import Guards
 from tandem.settings.settings import Devices
@@ -80,6 +83,20 @@ def test_rewards_advantages_losses_and_metrics_are_the_same_under_every_precisio
     assert full[1]["optim/grad_norm"] > 0
 
 
+def test_divergences_from_a_teacher_are_the_same_under_every_precision():
+    """They are computed in the pass of the student, chunk by chunk."""
+    student, teacher = torch.randn(2, 3, 5, generator=torch.manual_seed(0)).log_softmax(-1)
+    ids = torch.arange(2).expand(3, 2)
+    distance = StateDivergence(of=lambda s, t: product((s - t).square().sum(-1)))
+    for ask in (
+        partial(distance, student, teacher),
+        partial(distance.among, student, ids, teacher[:, :2]),
+    ):
+        full = ask()
+        with MIXED.on(student.device):
+            assert torch.equal(ask(), full)
+
+
 class Watched:
     """Records whether each pass of some networks is under autocast."""
 
@@ -133,6 +150,21 @@ def test_errors_of_a_flow_are_those_of_passes_in_mixed_precision():
     rollout = policy.sample(small_flow.make_prompts(), 2, key=1, slots=range(4))
     said = watched.during(lambda: policy.errors(rollout, reads))
     assert {x.dtype for x in said.values()} == {torch.float32}
+
+
+def test_the_likelihood_of_masked_texts_is_the_same_under_every_precision():
+    """Its states and their weights; the passes over them are in mixed precision."""
+    seen = []
+
+    def likelihood(rows):
+        seen.append(Watched.on())
+        return one_step(rows)
+
+    policy = small_masked(likelihood, mixed=True)
+    watched = Watched(policy.network.get_decoder())
+    rollout = policy.sample(small_language.questions(), 1, key=1, slots=range(8))
+    watched.during(lambda: policy.evidence(rollout, small_language.NOTHING))
+    assert seen and not any(seen)
 
 
 @pytest.mark.parametrize("mixed", [False, True])

@@ -90,7 +90,7 @@ class StateDivergence:
 
     def __call__(self, student: Tensor, teacher: Tensor) -> Tensor:
         """Log-probabilities [N, V] each -> [N] nats."""
-        return self.of(*self.narrow(student, teacher))
+        return self.compare(*self.narrow(student, teacher))
 
     def narrow(self, student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
         """The compared part of [N, V] log-probabilities: [N, K], each side adding up to 1."""
@@ -103,7 +103,12 @@ class StateDivergence:
     def among(self, student: Tensor, ids: Tensor, teacher: Tensor) -> Tensor:
         """The divergence [N] nats if only the teacher's top tokens are known: `ids` [N, K] and
         their log-probabilities [N, K]. student: all tokens, [N, V]."""
-        return self.of(self._normalize(student.gather(-1, ids)), self._normalize(teacher))
+        return self.compare(self._normalize(student.gather(-1, ids)), self._normalize(teacher))
+
+    def compare(self, student: Tensor, teacher: Tensor) -> Tensor:
+        """[N, K] each -> [N] nats, in the dtype of both also within a pass in mixed precision."""
+        with torch.autocast(student.device.type, enabled=False):
+            return self.of(student, teacher)
 
     def _normalize(self, logp: Tensor) -> Tensor:
         return with_tail(logp) if self.tail else logp.log_softmax(-1)

@@ -91,8 +91,7 @@ class MaskedLogProbComputer(MaskedModel, RowScorer[MaskedSample]):
         self, sample: MaskedSample, mask: Tensor, needs: frozenset[str] = frozenset()
     ) -> Evidence:
         """`mask`: [B, T]; T is at most the number of positions of an answer."""
-        with self.precision.on(mask.device):
-            return Evidence(**self.weights(partial(self.score, sample, mask, needs)))
+        return Evidence(**self.weights(partial(self.score, sample, mask, needs)))
 
     def score(self, sample: MaskedSample, mask: Tensor, needs: frozenset[str]) -> dict[str, Tensor]:
         """name -> [B, T], 0 outside the mask."""
@@ -115,15 +114,16 @@ class MaskedLogProbComputer(MaskedModel, RowScorer[MaskedSample]):
         read = seen.prompt_length + states.hidden.shape[1]
         shown = hide(seen, states, self.tokens.mask)
         also = [name for name in ("entropy", "likeliest") if name in needs]
-        numbers = token_logp(
-            self.states_at(shown, read, places.row, places.column),
-            self.head,
-            places,
-            vocabulary=self.vocabulary,
-            logit_budget=self.memory.logits,
-            also=also,
-            banned=self.tokens.banned,
-        )
+        with self.precision.on(shown.device):
+            numbers = token_logp(
+                self.states_at(shown, read, places.row, places.column),
+                self.head,
+                places,
+                vocabulary=self.vocabulary,
+                logit_budget=self.memory.logits,
+                also=also,
+                banned=self.tokens.banned,
+            )
         blank = torch.zeros_like(states.weight)
         where = (places.row, places.step)
         return {n: blank.to(x.dtype).index_put(where, x) for n, x in numbers.items()}
