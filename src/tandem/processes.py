@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
-from tandem.stop import INTERRUPTED, end_process, list_heard
+from tandem.stop import INTERRUPTED, end_process, list_heard, say_at_once
 
 PROCESS, BOOT = "/proc/{pid}/stat", Path("/proc/sys/kernel/random/boot_id")
 NAMESPACE = Path("/proc/self/ns/pid")
@@ -100,10 +100,10 @@ def end_in_time() -> Iterator[None]:
 def _end_late(code: int) -> None:
     time.sleep(TOLD_LEFT)
     if code != INTERRUPTED and (names := _list_left()):
-        _say(f"waiting up to {LEFT:g} s for {names}; Ctrl-C ends it")
+        say_at_once(f"waiting up to {LEFT:g} s for {names}; Ctrl-C ends it")
         time.sleep(LEFT)
     if names := _list_left():  # else libraries are at work
-        _say(f"ended without {names}, which did not finish")
+        say_at_once(f"ended without {names}, which did not finish")
         _end_now(code)
 
 
@@ -112,11 +112,6 @@ def _list_left() -> str:
     others = [one for one in threading.enumerate() if one is not threading.main_thread()]
     left = [one for one in others if not one.daemon or one in joined_threads]
     return ", ".join(one.name for one in [*left, *multiprocessing.active_children()])
-
-
-def _say(text: str) -> None:
-    with suppress(OSError):
-        os.write(2, f"\n{text}\n".encode())
 
 
 def _end_now(code: int) -> NoReturn:

@@ -34,6 +34,7 @@ __all__ = [
     "interpreter",
     "keep_exit_code",
     "list_heard",
+    "say_at_once",
     "until_told",
 ]
 
@@ -199,8 +200,14 @@ def code_of(number: int) -> int:
 def _end(number: int, code: int) -> NoReturn:
     # An exception would count as an error of the running reward.
     by = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-    os.write(2, f"\nstopped by {by}\n".encode())
+    say_at_once(f"stopped by {by}")
     end_process(code)
+
+
+def say_at_once(text: str) -> None:
+    """Write lines to stderr, also from the handler of a signal that came during a `print`."""
+    with suppress(OSError):  # it may have no reader
+        os.write(2, f"\n{text}\n".encode())
 
 
 def command_to_resume(run_dir: Path) -> str:

@@ -45,6 +45,30 @@ def test_no_color_is_heard():
     assert "36m" not in said and "33m" not in said
 
 
+def pipe_without_reader():
+    reader, writer = os.pipe()
+    os.close(reader)
+    return writer
+
+
+def terminal_that_was_closed():
+    ours, theirs = pty.openpty()
+    os.close(ours)
+    return theirs
+
+
+@pytest.mark.parametrize("opened", [pipe_without_reader, terminal_that_was_closed])
+@pytest.mark.parametrize("both", [False, True])
+def test_a_run_whose_output_has_no_reader_goes_on(opened, both):
+    """`python train.py | head`, and a terminal that is closed beside a run in the background."""
+    code = f"{CODE}import sys\nprint('it goes on', file=sys.stderr)\nsay('run')\nsys.exit(5)"
+    gone = opened()
+    where = gone if both else subprocess.PIPE
+    done = subprocess.run([sys.executable, "-c", code], stdout=gone, stderr=where, text=True)
+    os.close(gone)
+    assert (done.returncode, done.stderr) == (5, None if both else "it goes on\n")
+
+
 @pytest.mark.parametrize(
     "text", [TEXT, "-----\n   at 0  at 9\n-----\naccuracy  0.1  0.2", "", "a\n\nb"]
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
 
 from rich.console import Console, Group
@@ -19,12 +21,34 @@ REFRESH = 4  # a second
 BARS: list[Bar] = []  # the one that is shown, if there is one
 
 RULE, TITLE, NAMED, WARNING = "dim", "bold", "bold cyan", "bold yellow"
+GONE = {errno.EPIPE, errno.EIO}  # errors of a pipe without a reader, and of a closed terminal
+
+
+class Output(Console):
+    """Lines on stdout, while it has a reader; all numbers of a run are in its files too."""
+
+    def _check_buffer(self) -> None:
+        try:
+            super()._check_buffer()
+        except OSError as error:
+            if error.errno not in GONE:
+                raise
+            self.on_broken_pipe()
+
+    def on_broken_pipe(self) -> None:
+        """Discard this and all further output to stdout, and to stderr if it is the same file."""
+        self.quiet = True
+        own = os.fstat(1)
+        with open(os.devnull, "w") as nowhere, suppress(OSError):  # there may be no stderr
+            os.dup2(nowhere.fileno(), 1)
+            if os.path.samestat(own, os.fstat(2)):
+                os.dup2(nowhere.fileno(), 2)
 
 
 @cache
 def console() -> Console:
     """The console of stdout at the first call; it respects NO_COLOR and TERM=dumb."""
-    return Console(highlight=False, markup=False, emoji=False)
+    return Output(highlight=False, markup=False, emoji=False)
 
 
 def is_terminal() -> bool:

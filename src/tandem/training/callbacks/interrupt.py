@@ -19,7 +19,14 @@ from lightning.pytorch import Callback, Trainer
 
 from tandem import distributed
 from tandem.record.checkpoint import find_newest_step
-from tandem.stop import INTERRUPTED, LEFT_TO_RUN, Abandoned, end_process, list_heard
+from tandem.stop import (
+    INTERRUPTED,
+    LEFT_TO_RUN,
+    Abandoned,
+    end_process,
+    list_heard,
+    say_at_once,
+)
 from tandem.threads import ENDING
 from tandem.training.callbacks.checkpoints import FOLDER, Checkpoints
 from tandem.training.module import PostTraining
@@ -137,7 +144,7 @@ class Interrupt(Callback):
             self.checkpoints.publish(trainer, module)
         self.checkpoints.settle()
         if trainer.is_global_zero:
-            _say(
+            say_at_once(
                 f"stopped after iteration {module.iteration} of {module.plan.iterations}; "
                 f"{self.checkpoints.record.how_to_go_on}"
             )
@@ -159,14 +166,16 @@ class Interrupt(Callback):
                 ENDING.begin()
                 self._clock.between = self._leave
             when = "as soon as it can" if self.received in URGENT else "after this iteration"
-            _say(f"{self.received.name}: ending {when}, with a checkpoint; once more ends at once")
+            say_at_once(
+                f"{self.received.name}: ending {when}, with a checkpoint; once more ends at once"
+            )
 
     def _leave_now(self, received: signal.Signals) -> NoReturn:
         if self.trainer.is_global_zero:
             step = find_newest_step(self.checkpoints.record.folder / FOLDER)
             kept = "no checkpoint is there yet" if step is None else f"checkpoint {step} is there"
             how = self.checkpoints.record.how_to_go_on
-            _say(f"{received.name} again: ended at once; {kept}; {how}")
+            say_at_once(f"{received.name} again: ended at once; {kept}; {how}")
         if (launcher := self.trainer.strategy.launcher) is not None:
             launcher.kill(signal.SIGKILL)  # the ranks that this process started
         end_process(INTERRUPTED)
@@ -179,8 +188,3 @@ class Interrupt(Callback):
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}
-
-
-def _say(text: str) -> None:
-    # Not `print`, which is not reentrant: a signal may arrive during one.
-    os.write(2, f"\n{text}\n".encode())

@@ -49,7 +49,7 @@ class Progress(Callback):
             self.bar.ahead = self._ahead(module)
         elif self._is_due(module):
             self.spoke = time.monotonic()
-            print(self._line(module), flush=True)
+            terminal.say(self._line(module))
 
     def on_train_end(self, trainer: Trainer, module: PostTraining) -> None:
         self._close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import os
 import threading
 import time
 
@@ -13,7 +12,7 @@ from tandem import distributed
 from tandem.progress import PROGRESS
 from tandem.record.run_record import RunRecord
 from tandem.record.stopped import describe_stop
-from tandem.stop import STALLED, Stop, end_process
+from tandem.stop import STALLED, Stop, end_process, say_at_once
 from tandem.training.module import PostTraining
 
 LONGEST_PAUSE = 10.0  # seconds between two checks
@@ -72,8 +71,8 @@ class Watchdog(Callback):
             change=f"guards.stalled_after={2 * self.seconds:g}",
             page="docs/reliability.md#hanging-rewards",
         )
-        os.write(STDERR, f"\nstalled: {stop}\n".encode())
-        os.write(STDERR, f"{self._describe(stop)}\n".encode())
+        say_at_once(f"stalled: {stop}")
+        say_at_once(self._describe(stop))
         end_process(STALLED)
 
     def _describe(self, stop: Stop) -> str:
