@@ -220,4 +220,7 @@ def interpreter() -> str:
     found = shutil.which("python")
     if found is not None and Path(found).absolute() == Path(sys.executable):
         return "python"
-    return shlex.quote(min(os.path.relpath(sys.executable), sys.executable, key=len))
+    spellings = [sys.executable]
+    with suppress(FileNotFoundError):  # of a working directory that a reward deleted
+        spellings.append(os.path.relpath(sys.executable))
+    return shlex.quote(min(spellings, key=len))

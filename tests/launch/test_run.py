@@ -236,6 +236,12 @@ def test_a_run_silences_libraries_that_miss_optional_packages(tmp_path):
     assert not any(log.isEnabledFor(logging.WARNING) for log in said)
 
 
+@pytest.mark.slow
+def test_a_run_writes_to_its_directory_from_wherever_a_reward_goes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert tandem.train("dry_run=true", "run_dir=run").run_dir == tmp_path / "run"
+
+
 @pytest.mark.parametrize("lora", ["null", "{r: 4, alpha: 8, target_modules: all-linear}"])
 def test_dapo_trains_a_saved_chat_model_from_rows_of_a_file(tmp_path, chat_folder, questions, lora):
     result = train(

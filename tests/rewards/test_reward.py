@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from functools import partial
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from torch.testing import assert_close
 
 from tandem.rewards import Reward, Rewards, batched
 from tandem.rewards.worker import verdict
-from tandem.stop import Stop
+from tandem.stop import Stop, command_to_resume
 from tandem.types import Prompt
 
 PROMPTS = [Prompt(id=i, source="test", text="?", answer=str(i)) for i in range(64)]
@@ -59,6 +60,26 @@ def test_what_a_reward_sets_in_torch_ends_with_its_call(timeout):
     finally:
         torch.set_default_dtype(torch.float32)
         torch.set_grad_enabled(True)
+
+
+@pytest.mark.parametrize("timeout", [None, 9.0])
+def test_a_reward_that_deletes_the_directory_it_works_in_costs_its_own_number(
+    tmp_path, monkeypatch, timeout
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "")  # where a shell would find `python`
+
+    def careless(output, prompt):
+        with TemporaryDirectory() as folder:
+            os.chdir(folder)
+        assert sys.executable in command_to_resume(tmp_path)
+        raise ValueError("no")
+
+    rewards = Rewards({"a": Reward(careless, timeout=timeout)})
+    assert not rewards(OUTPUTS[:1], PROMPTS[:1]).scored
+    (reason,) = rewards.pop_faults()
+    assert f"a: raised ValueError: 'no' at {__file__}:" in reason
+    assert os.getcwd() == str(tmp_path)
 
 
 def test_a_sample_that_no_reward_scored_is_not_scored():

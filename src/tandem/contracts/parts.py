@@ -128,10 +128,8 @@ def fields_of(record: Any) -> dict[str, Any]:
 
 
 def parts_of(component: Any, segment: str | None = None) -> Iterator[Callable]:
-    """All functions that a component calls: its own, and those in its numbers.
-
-    `segment`: only those for the steps of this segment; None: for all.
-    """
+    """All functions that a component calls: its own, and those in its numbers. `segment`: only
+    those for the steps of this segment; None: for all."""
     return (unwrap_partial(part)[0] for part in bound_parts_of(component, segment))
 
 
@@ -240,8 +238,10 @@ def place_of(part: Callable) -> str:
 
 def relative_path(file: str) -> str:
     """A path as seen from the working directory."""
-    path = Path(file)
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+    try:
+        return str(Path(file).relative_to(Path.cwd()))
+    except (ValueError, FileNotFoundError):  # it is elsewhere, or a reward deleted that directory
+        return file
 
 
 def expand_home(path: str | Path) -> Path:

@@ -67,7 +67,7 @@ def train(*overrides: str) -> Result:
     whole = configuration(overrides, compose=compose_with_hydra)
     refuse_sweep(overrides, whole.get("hydra"))
     cfg = drop_hydra(whole)
-    return run(cfg, Path(cfg.run_dir), overrides)
+    return run(cfg, Path(cfg.run_dir).absolute(), overrides)  # a reward may change the directory
 
 
 def run(

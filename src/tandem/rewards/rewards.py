@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
 
@@ -49,7 +51,7 @@ class Rewards:
         self.components = dict(components)
         self.trained = {name: one for name, one in components.items() if one.weight}
         self.full = full
-        self.dtype = torch.get_default_dtype()  # of the process, and so of the run
+        self.dtype, self.folder = torch.get_default_dtype(), os.getcwd()  # of the process
         # Of trained rewards (False) and judges (True): reason -> missing numbers since last popped.
         self.faults: dict[bool, Counter[str]] = defaultdict(Counter)
         self.queues = {
@@ -117,6 +119,8 @@ class Rewards:
         if sys.stdout is None or sys.stdout.closed:
             raise lost_output(self.components)
         torch.set_default_dtype(self.dtype)  # as before, whatever a reward set
+        with suppress(OSError):  # somebody deleted the folder
+            os.chdir(self.folder)
         total = torch.zeros(count, dtype=torch.float64)
         scored = torch.full((count,), not self.trained)
         failed = torch.zeros(count, dtype=torch.bool)
@@ -143,8 +147,7 @@ class Rewards:
         return Scores(total=total, parts=parts, scored=scored, judges=judges)
 
     def pop_faults(self, *, judges: bool = False) -> dict[str, int]:
-        """The number of missing scores by reason since the last call: of trained rewards or of
-        judges."""
+        """Reason -> missing scores since the last call, of trained rewards or of judges."""
         found = dict(self.faults[judges])
         self.faults[judges].clear()
         return found
@@ -173,11 +176,8 @@ class Reward:
         timeout: float | None = None,
         frames: int | None = None,  # frames of a video that an image reward scores; null: all
         of_frames: OfFrames = "mean",  # how the numbers of frames make that of the video
-        every: int = 1,  # iterations between two calls, for a reward of weight 0
+        every: int = 1,  # iterations between two calls in training, for a reward of weight 0
     ) -> None:
-        """`frames`: number of evenly spread frames of a film that a picture reward scores; None:
-        all. `of_frames`: how their numbers make that of the film. `every`: a reward of weight 0 is
-        called every so many training iterations, and in every evaluation."""
         if every < 1 or (every > 1 and weight):
             raise ValueError(
                 f"every={every} of a reward of weight {weight:g}: a trained reward must score "
