@@ -304,6 +304,10 @@ def counting_up(batch, seen=[]):  # noqa: B006
     return reinforce(batch) * len(seen)
 
 
+def thinned(mask):
+    return token_mean(mask) * torch.rand(mask.shape)
+
+
 def tossed(scores, rollout):
     return torch.rand(rollout.mask.shape) * rollout.mask
 
@@ -390,6 +394,7 @@ def test_a_mean_over_rows_is_found_behind_a_first_micro_batch_of_one_row(tmp_pat
         ),
         ({"loss": counting_up}, "loss counting_up .* called again; keep no state"),
         ({"advantage": tossed}, r"advantage tossed at \S*test_outputs.py:\d+ .* called again"),
+        ({"weights": thinned}, r"weights thinned at \S*test_outputs.py:\d+ .* called again"),
         ({"importance_sampling": normalised}, "correction normalised .* cut in two.* leave it out"),
         ({"importance_sampling": normalised_decay}, "correction normalised_decay .* cut in two"),
         ({"loss": normalised_ratio}, "loss normalised_ratio .* cut in two.*batch_statistics="),

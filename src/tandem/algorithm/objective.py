@@ -132,8 +132,8 @@ class Objective(ABC):
             mask = trained & scored if name in self.judged else trained
             moves = mask.long() if turn is None else turn  # without an environment: one move
             read = (moves,) if name in self.weighed_by_turn else ()
-            weigh = partial(WEIGHTS.ask, term.weights)
-            found[name] = distributed.with_all_rows(weigh, mask, *read)
+            ask = WEIGHTS.ask_twice if name in self.unchecked else WEIGHTS.ask
+            found[name] = distributed.with_all_rows(partial(ask, term.weights), mask, *read)
             found[name] = torch.where(mask, found[name], 0)  # 0 outside the mask
             if name in rows.gates:
                 found[name] = found[name] * rows.gates[name][:, None]

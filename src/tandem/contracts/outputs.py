@@ -73,6 +73,14 @@ class Output:
             raise WrongOutput(f"{self.kind} {callable_name(part)} {fault}")
         return value if value.shape == mask.shape else value.expand(mask.shape)
 
+    def ask_twice(self, part: Callable, *records: object) -> Tensor:
+        """`ask`. Raises WrongOutput for a part from outside the package that gives another result
+        for the same records: [B, T]."""
+        value = self.ask(part, *records)
+        if is_foreign(part):
+            self.refuse_unlike(part, value, self.ask(part, *records))
+        return value
+
     def refuse_unlike(self, part: Callable, first: Tensor, again: Tensor) -> None:
         """Raise WrongOutput for a part with two different results for the same records. [B, T]"""
         if (again - first).abs().max() > CLOSE * first.abs().max():
