@@ -18,6 +18,7 @@ from tandem import distributed
 from tandem.algorithm import decoupled
 from tandem.algorithm.decoupled import likelihoods
 from tandem.contracts import declare
+from tandem.dynamics.decays import EmaSchedule, constant
 from tandem.dynamics.kernels import ode
 from tandem.experience import Budget
 from tandem.metrics import reduce_metrics
@@ -284,6 +285,15 @@ def test_advantage_weighted_matching_is_ppo_on_minus_the_weighted_error(tmp_path
         for name, gradient in zip(trainable, wanted, strict=True):
             assert_close(loop.gradients[update][name], gradient, atol=1e-4 * longest, rtol=1e-3)
     assert (rows.advantages != 0).any()
+
+
+def test_a_lagging_old_policy_is_not_taken_for_a_sampler_that_disagrees(tmp_path):
+    """Its ratio is not 1 before the first update of an iteration."""
+    algorithm = few("awm")
+    lagging = EmaSchedule(decay=partial(constant, decay=0.9), every="iteration")
+    snapshots = {**algorithm.ema, "old": lagging}
+    loop = Loop(replace(algorithm, ema=snapshots, rollout_weights="old"), tmp_path).go(2)
+    assert loop.report["actor/log_ratio_max"] > loop.guards.first_update_ratio
 
 
 @EACH

@@ -157,7 +157,7 @@ class PostTraining(LightningHooks):
         # One decision for all ranks: losses are per rank until they are logged.
         finite = torch.stack([norm, *self.losses.values()]).isfinite().all()  # one wait for a GPU
         if distributed.all_max((~finite).float()) == 0:
-            if not self.updates_done:
+            if not (self.updates_done or self.algorithm.reads_errors):  # of no sampler
                 seen = reduce_metrics(self.metrics)
                 self.guards.check_first_update(seen, self.policy, fresh=self.fresh)
             self.boundary = None
