@@ -201,6 +201,15 @@ def test_a_sequence_clip_is_that_of_a_mean_over_the_steps_of_a_picture():
         assert cfg.algorithm.loss.clip_low == pytest.approx(times / 3 * one, rel=1e-3)
 
 
+def test_numbers_of_ratios_of_finished_pictures_do_not_depend_on_the_sampler():
+    """Velocity errors are the same for any sampler; `dynamics=ode` has no random steps at all."""
+    numbers = {"sapo": {"width": 1.0}, "gspo": {"clip_low": 3e-4}}
+    for loss, wanted in numbers.items():
+        cfg = flow("algorithm=awm", f"algorithm/loss={loss}", "dynamics=cps")
+        assert {name: cfg.algorithm.loss[name] for name in wanted} == pytest.approx(wanted)
+    assert cfg.guards.first_update_ratio == 1e-4
+
+
 def test_a_cap_on_the_ratio_is_as_far_from_1_as_its_unit_says():
     assert compose(["algorithm=cispo", "~recipe"]).algorithm.loss.ratio_max == 5
     cfg = flow("algorithm=cispo")

@@ -28,6 +28,7 @@ def register_resolvers() -> None:
         "pid": os.getpid,
         "choice": choice,
         "clip_ratio": clip_ratio,
+        "of_steps": of_steps,
         "learning_rate": learning_rate,
     }
     for name, resolver in resolvers.items():
@@ -77,3 +78,10 @@ def clip_ratio(ratio: float, _root_: DictConfig) -> float:
         )
     scale = _root_.dynamics[f"{facts.units['clip_low']}_scale"]
     return float(f"{ratio * facts.clips * scale:.3g}")
+
+
+def of_steps(scale: float, _root_: DictConfig) -> float:
+    """The scale of ratios of sampled steps; 1 if ratios are of velocity errors instead."""
+    from tandem.algorithm.algorithm import ON_ERRORS  # imports torch
+
+    return 1.0 if _root_.algorithm.get("objective") in ON_ERRORS else scale

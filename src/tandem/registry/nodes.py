@@ -104,7 +104,7 @@ def likelihood_node(name: str, logp: Callable) -> Node:
     over_size = f"${{mul:{scale},${{power:${{dynamics.latent_size}},-0.5}}}}"
     return {
         "step_clip_scale": "???" if scale is None else over_size,
-        "clip_scale": "${dynamics.step_clip_scale}",
+        "clip_scale": "${of_steps:${dynamics.step_clip_scale}}",
         "logp": bound_call(name, logp),
     }
 
