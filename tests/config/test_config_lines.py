@@ -28,6 +28,10 @@ NO_KL = "a coefficient of 0 leaves the KL out; set algorithm.kl.coef=0"
 
 # Detected from the keys and options of the YAML files, without torch.
 MISSPELT = {
+    "model=tiny_chain rollout.picture.solver=null": (
+        "rollout.picture.solver=null: rollout.picture.solver repeats dynamics.solver, which other "
+        "parts read; set that"
+    ),
     "overrides=[x]": "overrides=[x]: a run fills it in by itself; leave it out",
     "+choices.model=x": "+choices.model=x: a run fills it in by itself; leave it out",
     "algorithm=loss/ppo": "algorithm=loss/ppo: write algorithm/loss=ppo",
@@ -338,10 +342,6 @@ WRONG = {
         "model.picture.adapter.images=3: this family accepts 0 to 0 input images per prompt"
     ),
     "model=tiny_chain rollout.picture.max_rows=0": "rollout.picture.max_rows=0: must be at least 1",
-    "model=tiny_chain "
-    "rollout.picture.solver={_target_:tandem.policies.flow.solvers.unipc,_partial_:true}": (
-        "solver=unipc takes no random steps; set it to null, or dynamics=ode"
-    ),
     "model=tiny_flow model.latent_size=x": "model.latent_size: expected int or null, got 'x'",
     "seed=-1": "seed=-1: must not be negative",
     "iterations=0": "iterations=0: must be positive",

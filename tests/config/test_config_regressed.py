@@ -60,9 +60,21 @@ WRONG = {
         "algorithm.rollout_weights=old: log-probabilities of sampled steps need samples of the "
         "live weights; set it to live"
     ),
-    "model=tiny_flow algorithm=grpo ~recipe rollout.weights=old": (
-        "algorithm.rollout_weights=old: log-probabilities of sampled steps need samples of the "
-        "live weights; set it to live"
+    # The rules read the algorithm and the dynamics, and the sampler its copy of their values.
+    f"{NFT} rollout.weights=live rollout.staleness=1": (
+        "rollout.weights=live: rollout.weights repeats algorithm.rollout_weights, which other "
+        "parts read; set that"
+    ),
+    f"{NFT} rollout.weights_from=50": (
+        "rollout.weights_from=50: rollout.weights_from repeats algorithm.rollout_weights_start, "
+        "which other parts read; set that"
+    ),
+    f"{NFT} ~rollout.kernel": (
+        "~rollout.kernel: rollout.kernel repeats dynamics.kernel, which other parts read; set that"
+    ),
+    "model=tiny_flow algorithm=flow_grpo rollout.kernel.noise_level=0.9": (
+        "rollout.kernel.noise_level=0.9: rollout.kernel.noise_level repeats "
+        "dynamics.kernel.noise_level, which other parts read; set that"
     ),
     "model=tiny_flow algorithm=dpo data=shapes_pairs algorithm.rollout_weights=old": (
         "algorithm.rollout_weights=old: nothing is sampled; set it to live"

@@ -14,7 +14,7 @@ from tandem.config.entries import is_entry, is_open_mapping
 from tandem.config.names import ALIASES, ConfigError, nearest, unknown
 from tandem.config.overrides import TOGETHER, Menu, refuse_wrong_options
 from tandem.config.own_targets import conf_folder
-from tandem.config.plain import FILLED_IN
+from tandem.config.plain import FILLED_IN, source_of
 
 
 def of_reward(override: Override, base: DictConfig) -> Override:
@@ -73,6 +73,7 @@ def refuse_unknown_key(override: Override, base: DictConfig, menu: Menu) -> None
     value = None if override.is_delete() else override.value()
     _refuse_dotted_choice(key, value, menu)
     for name in (key, *names_below(key, value, base)):
+        _refuse_copy(text, name, base)
         if name not in keys and not _may_be_added(override, name, base):
             _refuse_missing_plus(override, name, base)
             _refuse_unchosen(name, menu, keys)
@@ -85,6 +86,12 @@ def refuse_unknown_key(override: Override, base: DictConfig, menu: Menu) -> None
             if nearest(name, near) is None:
                 _refuse_key_of_other_functions(name, base, menu)
             raise ConfigError(unknown("key", name, near))
+
+
+def _refuse_copy(text: str, key: str, base: DictConfig) -> None:
+    """Raise for a key of the rollout that repeats one that other parts read too."""
+    if key.startswith("rollout.") and (source := source_of(base, key)) != key:
+        raise ConfigError(f"{text}: {key} repeats {source}, which other parts read; set that")
 
 
 def _may_be_added(override: Override, name: str, base: DictConfig) -> bool:
