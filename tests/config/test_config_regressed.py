@@ -134,17 +134,21 @@ def test_what_goes_together_composes(words):
 PICTURES_ALONE = "only objectives on finished pictures read it"
 BY_TEACHER = "a teacher is queried at sampled states"
 GRPO = "algorithm=grpo model=tiny_flow"
+GUIDED = "algorithm.timestep_sampling.ref_guidance_scale=4.5"
 UNREAD = {
     f"{GRPO} algorithm/timestep_sampling=uniform": PICTURES_ALONE,
     f"{GRPO} algorithm.ema.old.every=update": PICTURES_ALONE,
     f"{OPD} algorithm/timestep_sampling=uniform": BY_TEACHER,
     f"{OPD} algorithm.timestep_sampling.count=4": BY_TEACHER,
     f"{NFT} algorithm/timestep_sampling/weighting=ghuber": "nft reads unweighted errors",
+    f"{NFT} algorithm.kl.coef=0 {GUIDED}": "nothing reads a reference",
     f"{DGPO} algorithm.ema.old.decay.decay=0.5": "nothing reads algorithm.ema.old",
 }
 READ = (
     "algorithm=sft model=tiny_flow algorithm.timestep_sampling.count=3",
     f"{OPD} algorithm.timestep_sampling.guidance_scale=1",
+    f"{NFT} {GUIDED}",
+    f"{OPD} {GUIDED}",
     f"{DGPO} algorithm.ema.fast.decay.decay=0.5",
     f"{NFT} algorithm/ema@algorithm.ema.old=linear",
 )

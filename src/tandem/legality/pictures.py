@@ -11,6 +11,7 @@ from tandem.algorithm.decoupled import ERRORS
 from tandem.contracts import facts_of, name_of, numbers_of
 from tandem.legality.case import PICTURES, Case, unknown
 from tandem.legality.steps import TOKENS_OF_A_PICTURE
+from tandem.policies.flow.snapshots import OF_REFERENCE
 from tandem.types import OF_SNAPSHOTS
 
 OF_TEACHERS = {"std", "velocity_gain"}  # at the steps where a teacher is queried
@@ -171,6 +172,9 @@ def _unread(case: Case, name: str, inner: str) -> str | None:
     of_query = inner.endswith("guidance_scale") or inner == "shared"
     if name == "timestep_sampling" and case.algorithm.query is not None and not of_query:
         return "algorithm.query sets the noise levels"
+    read = taught or not OF_REFERENCE.isdisjoint(case.algorithm.needs)
+    if name == "timestep_sampling" and inner == "ref_guidance_scale" and not read:
+        return "nothing reads a reference"
     if name == "timestep_sampling" and inner.startswith("weighting"):
         return (
             f"{name_of(case.loss)} reads unweighted errors" if case.loss_facts.on_errors else None
