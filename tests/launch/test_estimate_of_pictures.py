@@ -180,6 +180,18 @@ def test_what_stays_is_exact(model, algorithm, folders):
         assert parts["VAE"].size == sum(p.nbytes for p in vae.parameters())
 
 
+def test_the_means_that_a_kl_to_the_sampler_reads_are_counted(folders):
+    """In float32, whatever the dtype of the states; tiny_flow keeps 9 of its 10 steps."""
+    sizes = []
+    for algorithm in ("flow_grpo", "grpo_guard"):
+        words = [*words_of("tiny_flow", folders), f"algorithm={algorithm}"]
+        cfg = compose([*words, "dynamics=flow_sde", "rollout.storage=bfloat16"])
+        parts = {p.name: p for p in parts_of_a_rank(cfg, check(cfg), ranks=1)}
+        sizes.append(parts["pictures"].size)
+    assert sizes[1] - sizes[0] == 8 * 12 * 9 * 768 * 4
+    assert "11 states and 9 float32 means each" in parts["pictures"].says
+
+
 def test_what_is_offloaded_is_held_while_it_is_asked(folders):
     """Bytes of the VAE and of each encoder as they are loaded."""
     cfg = compose([*words_of("sd3_5_medium", folders), "algorithm=flow_grpo"])

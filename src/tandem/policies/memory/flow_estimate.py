@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tandem.policies.flow.components import readers_of
@@ -104,23 +103,26 @@ def of_snapshots(outline: FlowOutline) -> list[Part]:
 
 def of_pictures(outline: FlowOutline, work: Workload) -> Part:
     """Latents and states of an iteration's samples until training; pixels are in host memory."""
-    sampling, steps = outline.sampling, kept_steps(outline)
-    states = 0 if not steps else min(2 * len(steps), sampling.steps + 1)
+    sampling, plan = outline.sampling, first_plan(outline)
+    steps = len(plan.kept)
+    states = 0 if not steps else min(2 * steps, sampling.steps + 1)
+    means = steps if plan.keep_mean else 0
     pixels = work.samples * math.prod(outline.adapter.image_shape)
-    each = outline.latent * (FLOAT32 + states * sampling.dtype.itemsize)
+    each = outline.latent * (FLOAT32 + states * sampling.dtype.itemsize + means * FLOAT32)
     return Part(
         name="pictures",
         size=work.samples * each,
-        says=f"{work.samples} latents of {outline.latent:,} numbers with {states} states each; "
-        f"their pixels take {pixels / 2**30:.3f} GiB of host memory",
+        says=f"{work.samples} latents of {outline.latent:,} numbers with {states} states "
+        + (f"and {means} float32 means each; " if means else "each; ")
+        + f"their pixels take {pixels / 2**30:.3f} GiB of host memory",
         lower="set rollout.storage=bfloat16, or lower prompts_per_step",
     )
 
 
-def kept_steps(outline: FlowOutline) -> Sequence[int]:
-    """The recorded denoising steps of a picture, in the first iteration."""
+def first_plan(outline: FlowOutline) -> SamplingPlan:
+    """The denoising steps of the first iteration."""
     request, tokens = outline.request, outline.adapter.tokens[0]
-    return SamplingPlan.of(request.sampling, request, tokens=tokens, iteration=0).kept
+    return SamplingPlan.of(request.sampling, request, tokens=tokens, iteration=0)
 
 
 def of_sampling(outline: FlowOutline, work: Workload) -> list[Part]:
@@ -161,7 +163,7 @@ def of_update(outline: FlowOutline, work: Workload) -> list[Part]:
 def points_of(outline: FlowOutline, work: Workload) -> tuple[float, int]:
     """The guidance scale of a training pass, and its number of points."""
     policy, request = outline.policy, outline.request
-    of_path = len(kept_steps(outline))
+    of_path = len(first_plan(outline).kept)
     if request.query is not None and not request.every_state:
         of_path = 1
     of_row = of_path or request.timesteps.count
