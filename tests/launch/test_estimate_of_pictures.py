@@ -180,6 +180,27 @@ def test_what_stays_is_exact(model, algorithm, folders):
         assert parts["VAE"].size == sum(p.nbytes for p in vae.parameters())
 
 
+def test_the_trained_weights_are_held_aside_while_a_snapshot_is_in_their_place(folders):
+    """In an update of few points this is the peak, before the pass with a gradient."""
+    few = ["algorithm=nft", "max_tokens_per_microbatch=1", "model.row_budget=1"]
+    cfg = compose([*words_of("tiny_flow", folders), *few])
+    policy, request = build(cfg.model), build(cfg.algorithm).request(build(cfg.rollout))
+    parts = {p.name: p for p in footprint(policy, request, work_of(cfg, check(cfg), 1))}
+    policy.load(request)
+    policy.model.snapshots.follow("update")  # the live weights may now differ from `old`
+    asked = [Prompt(id=0, source="t", text="a red square")]
+    x = torch.randn(1, *policy.adapter.latent_shape)
+
+    def step():
+        with torch.no_grad(), policy.model.snapshots.use("old"):
+            policy.forward_pass(policy.model.field, asked, x, torch.rand(1), scale=1.0)
+
+    learnt = sum(p.nbytes for p in policy.trainable().values())
+    assert (parts["aside"].size, parts["aside"].phase) == (learnt, "sampling")
+    assert parts["activations"].says.startswith("1 points of a snapshot")
+    assert parts["activations"].size == pytest.approx(most_allocated(step), rel=SHARE)
+
+
 def test_the_means_that_a_kl_to_the_sampler_reads_are_counted(folders):
     """In float32, whatever the dtype of the states; tiny_flow keeps 9 of its 10 steps."""
     sizes = []

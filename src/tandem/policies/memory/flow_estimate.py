@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tandem.policies.flow.components import readers_of
 from tandem.policies.flow.families.autoencoders import samples_at_once
+from tandem.policies.flow.records import EMA, REFERENCE
 from tandem.policies.flow.sampling import SamplingPlan, queried_steps
 from tandem.policies.flow.velocity_model import cost_of_points
 from tandem.policies.memory.estimate import (
@@ -22,8 +23,11 @@ from tandem.policies.memory.estimate import (
     size_of,
 )
 from tandem.policies.memory.flow_outline import FlowOutline
+from tandem.types import OF_SNAPSHOTS
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from tandem.policies.flow.policy import FlowPolicy
     from tandem.policies.request import Request
 
@@ -88,17 +92,35 @@ def of_other_networks(outline: FlowOutline) -> list[Part]:
 
 
 def of_snapshots(outline: FlowOutline) -> list[Part]:
-    """float32 copies of the trained weights, with several of a delayed snapshot."""
+    """float32 copies of the trained weights, with several of a delayed snapshot, and the trained
+    weights while one of them samples."""
     followed, late = [*outline.kept.following], outline.kept.delays
     for name, kept in outline.kept.beside.items():
         followed += [f"{snapshot} of {name}" for snapshot in kept]
     copies = sum(1 + (1 + late[name] if name in late else 0) for name in followed)
-    learners = {id(p) for own in outline.learners.values() for p in own.parameters()}
-    numbers = sum(p.numel() for p in outline.trained_parameters if id(p) not in learners)
+    numbers = sum(p.numel() for p in replaced_weights(outline))
     says = f"{copies} float32 copies of the trained weights: {', '.join(followed)}"
     lower = "choose an algorithm without algorithm.ema, or set model.lora={r: 32, alpha: 64}"
     size = copies * numbers * FLOAT32
-    return [Part(name="snapshots", size=size, says=says, lower=lower, shared=True)]
+    parts = [Part(name="snapshots", size=size, says=says, lower=lower, shared=True)]
+    if sampling := {outline.sampling.weights, EMA} & outline.kept.following.keys():
+        parts.append(
+            Part(
+                name="aside",
+                size=size_of(replaced_weights(outline)),
+                says=f"a copy of the trained weights while {' or '.join(sorted(sampling))} samples",
+                lower=lower,
+                phase="sampling",
+                shared=True,
+            )
+        )
+    return parts
+
+
+def replaced_weights(outline: FlowOutline) -> list[Tensor]:
+    """The trained weights that a snapshot takes the place of; of any shape [...]."""
+    learners = {id(p) for own in outline.learners.values() for p in own.parameters()}
+    return [p for p in outline.trained_parameters if id(p) not in learners]
 
 
 def of_pictures(outline: FlowOutline, work: Workload) -> Part:
@@ -147,17 +169,30 @@ def of_update(outline: FlowOutline, work: Workload) -> list[Part]:
     """One forward and backward pass; further ones of a micro-batch follow one by one."""
     again = outline.numerics.gradient_checkpointing
     scale, points = points_of(outline, work)
-    casts = of_casts(outline)
+    casts, aside = of_casts(outline), size_of(replaced_weights(outline))
     if work.narrow:
         outline.narrow()
+    size = outline.peak_of_training(points, scale=scale)
+    says = f"forward and backward of {points} points" + (", recomputed" if again else "")
+    if compared_snapshots(outline):  # in passes before this one
+        before = aside + outline.peak_of_denoising(points, scale=scale)
+        if before > size:
+            size, says = before, f"{points} points of a snapshot beside a copy of trained weights"
     part = Part(
         name="activations",
-        size=outline.peak_of_training(points, scale=scale),
-        says=f"forward and backward of {points} points" + (", recomputed" if again else ""),
+        size=size,
+        says=says,
         lower="lower model.row_budget" if again else "set model.gradient_checkpointing=true",
         phase="update",
     )
     return [part, casts] if work.narrow else [part]
+
+
+def compared_snapshots(outline: FlowOutline) -> set[str]:
+    """The snapshots that are evaluated at the points of an update."""
+    needs = outline.request.needs
+    read = {OF_SNAPSHOTS[name] for name in needs & OF_SNAPSHOTS.keys()}
+    return (read | {REFERENCE}) & outline.kept.following.keys()
 
 
 def points_of(outline: FlowOutline, work: Workload) -> tuple[float, int]:
