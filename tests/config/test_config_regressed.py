@@ -5,7 +5,8 @@ import shlex
 import pytest
 from omegaconf import OmegaConf
 
-from tandem.config import ConfigError, check, compose
+from tandem.config import ConfigError, build, check, compose
+from tandem.legality.pictures import notice
 
 ONLINE = "model=tiny_flow algorithm=dpo_online dynamics=ode"
 NFT = "model=tiny_flow algorithm=nft ~recipe"
@@ -189,3 +190,27 @@ def test_what_pictures_alone_are_asked_is_no_key_of_a_run_of_tokens():
             ConfigError, match=rf"^{key}: language models have no algorithm\.\w+; leave it out"
         ):
             compose([f"{key}=3"])
+
+
+def test_images_with_guidance_that_is_not_trained_are_not_those_of_the_old_policy():
+    """DGPO, published so, compares with averages that need not have sampled."""
+
+    def said(*words):
+        cfg = compose(["model=tiny_flow", *words])
+        return notice(build(cfg.algorithm), build(cfg.rollout))
+
+    guided = "rollout.guidance_scale=4.5"
+    for name in ("nft", "awm", "crd"):
+        assert said(f"algorithm={name}", guided).endswith("set rollout.guidance_scale=1")
+    trained = "algorithm.timestep_sampling.guidance_scale=4.5"
+    for words in (["algorithm=dgpo", guided], ["algorithm=nft", guided, trained], []):
+        assert said(*words) is None
+
+
+@pytest.mark.parametrize("pair", [("large", "nft"), ("medium", "awm"), ("medium", "crd")])
+def test_what_is_published_without_guidance_is_sampled_and_measured_without(pair):
+    size, name = pair
+    cfg = compose([f"model=sd3_5_{size}", f"algorithm={name}", "data.path=a.txt"])
+    assert cfg.rollout.guidance_scale == cfg.evaluation.guidance_scale == 1
+    asked = cfg.algorithm.timestep_sampling
+    assert (asked.guidance_scale, asked.ref_guidance_scale) == (1, 4.5 if name == "crd" else 1)

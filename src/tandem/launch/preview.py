@@ -22,7 +22,7 @@ from tandem.launch.initial_weights import check_start, naming_warm_start, read_r
 from tandem.launch.inputs import check_split, read_inputs, training_split
 from tandem.launch.people import say
 from tandem.launch.ranks import check_nodes, check_run_dir, join_ranks
-from tandem.legality import masked, units, updates
+from tandem.legality import masked, pictures, units, updates
 from tandem.record.latest import follow_link
 from tandem.record.mirrors import Job
 from tandem.record.resumable import check_measurable, check_resumable
@@ -87,7 +87,9 @@ def notices(cfg: DictConfig, settings: Settings, *, job: Job) -> Iterator[str]:
     if algorithm.teachers is not None:
         found.append(line("teachers", algorithm.teachers.summary))
     if job == "train":
-        found.append(masked.notice(algorithm, settings, build(cfg.rollout)))
+        sampling = build(cfg.rollout)
+        found.append(masked.notice(algorithm, settings, sampling))
+        found.append(pictures.notice(algorithm, sampling))
     return filter(None, found)
 
 

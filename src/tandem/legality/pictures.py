@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from tandem.algorithm.algorithm import ON_ERRORS
+from tandem.algorithm.algorithm import ON_ERRORS, Algorithm
 from tandem.algorithm.decoupled import ERRORS
 from tandem.contracts import facts_of, name_of, numbers_of
 from tandem.legality.case import PICTURES, Case, unknown
 from tandem.legality.steps import TOKENS_OF_A_PICTURE
 from tandem.policies.flow.snapshots import OF_REFERENCE
+from tandem.record.terminal import line
 from tandem.types import OF_SNAPSHOTS
 
 OF_TEACHERS = {"std", "velocity_gain"}  # at the steps where a teacher is queried
@@ -144,6 +145,23 @@ def noise_levels_can_be_drawn(case: Case) -> Iterator[str]:
         made.levels(u, dynamics.schedule(steps, TOKENS_OF_A_PICTURE))
     except (ValueError, ArithmeticError) as error:
         yield f"algorithm.timestep_sampling of rollout.steps={steps}: {error}"
+
+
+def notice(algorithm: Algorithm, sampling: object) -> str | None:
+    """The warning about images that a loss takes for those of an old policy, but whose guidance it
+    does not have; None: there are none."""
+    if algorithm.objective != "denoising" or "old_error" not in algorithm.training_objective.needs:
+        return None
+    own, drawn = algorithm.timestep_sampling.guidance_scale, sampling.guidance_scale
+    if own == drawn:
+        return None
+    return line(
+        "guidance",
+        f"images are sampled at rollout.guidance_scale={drawn:g} and trained at "
+        f"algorithm.timestep_sampling.guidance_scale={own:g}: they are not those of the old policy "
+        f"that {name_of(algorithm.loss)} compares with, and the guidance of evaluation comes on "
+        f"top of what they taught; set rollout.guidance_scale={own:g}",
+    )
 
 
 def settings_of_pictures_are_read(case: Case) -> Iterator[str]:
