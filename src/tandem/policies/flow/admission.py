@@ -22,10 +22,18 @@ from tandem.policies.flow.adapter import (
 )
 from tandem.policies.flow.embeddings import PromptEmbeddingCache
 from tandem.policies.flow.records import FlowSampling
+from tandem.policies.flow.snapshots import OF_REFERENCE as FIELDS_OF_REFERENCE
 from tandem.policies.flow.teachers import LoadedVelocityTeachers
+from tandem.policies.request import Request
 from tandem.types import Prompt
 
 OF_REFERENCE = "algorithm.timestep_sampling.ref_guidance_scale"
+
+
+def guidance_read(request: Request) -> Regression:
+    """The guidance of regression as it is read: 1 for a reference where nothing reads one."""
+    read = request.teachers is not None or not FIELDS_OF_REFERENCE.isdisjoint(request.needs)
+    return request.timesteps if read else replace(request.timesteps, ref_guidance_scale=1.0)
 
 
 def guidance_setting(

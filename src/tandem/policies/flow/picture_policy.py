@@ -116,7 +116,8 @@ class PicturePolicy(Policy):
         for sampling in samplings:
             admission.check_schedule(self.adapter, sampling)  # raises if unsupported
         admission.warn_of_evaluation(self.adapter, self.sampling, samplings, path=self.path)
-        guided, taught = (self.sampling, samplings, self.request.timesteps), self.model.teachers
+        regression, taught = admission.guidance_read(self.request), self.model.teachers
+        guided = self.sampling, samplings, regression
         admission.check_guidance(self.adapter, *guided, path=self.path, teachers=taught)
         setting = admission.guidance_setting(*guided)
         rule = admission.refuse if written else admission.refuse_unwritten
@@ -130,7 +131,7 @@ class PicturePolicy(Policy):
 
     def refuse_all(self, prompts: Sequence[Prompt], request: Request) -> str | None:
         """The reason if guidance needs a negative prompt and no prompt has one."""
-        setting = admission.guidance_setting(request.sampling, (), request.timesteps)
+        setting = admission.guidance_setting(request.sampling, (), admission.guidance_read(request))
         return admission.refuse_all_unguided(prompts, self.library, guided_by=setting)
 
     def admit_answered(self, examples: Sequence[Prompt]) -> Admission:

@@ -15,6 +15,7 @@ from tandem.policies.flow.families.flux2 import Flux2Klein
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.flow.teachers import LoadedVelocityTeachers, VelocityTeachers
 from tandem.policies.flow.velocity_model import VelocityModel
+from tandem.policies.request import Request
 from tandem.policies.weights import FULL
 
 
@@ -104,3 +105,11 @@ def test_the_reference_scale_is_checked_against_the_teacher_and_not_the_student(
     base.distilled = True
     with pytest.raises(ValueError, match=r"but algorithm\.teachers\.folders\.others was distilled"):
         admission.check_guidance(student, *given, path="k", teachers=teachers)
+
+
+@pytest.mark.parametrize("needs", [{"old_error"}, {"ref_error"}, {"ref_logp"}])
+def test_a_reference_that_nothing_reads_has_no_guidance_to_encode_for(needs):
+    regression = Regression(levels=None, weighting=None, ref_guidance_scale=4)
+    request = Request(sampling=FlowSampling(steps=4), needs=needs, timesteps=regression)
+    read = admission.guidance_read(request).ref_guidance_scale
+    assert read == (1 if needs == {"old_error"} else 4)
