@@ -1,6 +1,7 @@
 """Training on velocity errors in the real loop: gradients, cuts, and state."""
 
 import copy
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -21,7 +22,7 @@ from tandem.contracts import declare
 from tandem.dynamics.decays import EmaSchedule, constant
 from tandem.dynamics.kernels import ode
 from tandem.experience import Budget
-from tandem.metrics import reduce_metrics
+from tandem.metrics import Sum, reduce_metrics
 from tandem.settings.guards import Guards
 from tandem.training.batches import BatchPlan
 from tandem.types import DecoupledBatch, Summary, map_fields, take
@@ -114,6 +115,36 @@ def test_errors_are_read_as_log_probabilities_once_for_all_terms(monkeypatch):
     monkeypatch.setattr(decoupled, "likelihoods", counted)
     bench = run(few("awm"))
     assert len(calls) == 2 * len(bench.policy.rows_seen), "for the loss, and for what is logged"
+
+
+def measure_first_rows(algorithm):
+    """The metrics of the first update, before it."""
+    bench = Bench(algorithm)
+    return reduce_metrics(bench.objective(bench.policy, bench.first_rows()).metrics)
+
+
+def test_an_own_old_policy_is_asked_for_pictures_too():
+    @declare(reads={"old_logp"}, old_policy="recompute")
+    def unlikelier(batch):
+        return batch.old_logp - 0.1
+
+    ratio = "actor/ratio_mean"
+    assert measure_first_rows(few("awm"))[ratio] == pytest.approx(1)
+    own = replace(few("awm"), old_logprobs=unlikelier)
+    assert measure_first_rows(own)[ratio] == pytest.approx(math.exp(0.1))
+
+
+def test_a_correction_of_pictures_is_measured_with_metrics_of_its_own():
+    def halves(batch):
+        return {"rollout_corr/steps": Sum(batch.mask.sum(), batch.mask.sum())}
+
+    @declare(metrics=halves)
+    def halved(batch):
+        return 0.5 * batch.mask
+
+    for name in ("nft", "awm"):
+        seen = measure_first_rows(replace(few(name), importance_sampling=halved))
+        assert (seen["rollout_corr/weight_mean"], seen["rollout_corr/steps"]) == (0.5, 1)
 
 
 @pytest.mark.parametrize("name", ["nft", "awm"])

@@ -143,6 +143,7 @@ UNREAD = {
     f"{OPD} algorithm.timestep_sampling.count=4": BY_TEACHER,
     f"{NFT} algorithm/timestep_sampling/weighting=ghuber": "nft reads unweighted errors",
     f"{NFT} algorithm.kl.coef=0 {GUIDED}": "nothing reads a reference",
+    f"{NFT} algorithm/old_logprobs=current": "nft reads velocity errors, of snapshots of",
     f"{DGPO} algorithm.ema.old.decay.decay=0.5": "nothing reads algorithm.ema.old",
 }
 READ = (

@@ -110,7 +110,7 @@ class Algorithm:
         if self.objective == "matching":
             return Matching(terms | self.terms_beside)
         if self.reads_errors:
-            return Decoupled(terms, weighting=self.timestep_sampling.weighting)
+            return Decoupled(terms, self.timestep_sampling.weighting, old_policy=self.old_logprobs)
         if self.segments:
             return Segmented(terms, old_policy=self.old_logprobs, segments=self.segments)
         return Coupled(terms, old_policy=self.old_logprobs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -10,10 +10,13 @@ import torch
 from torch import Tensor
 
 from tandem.algorithm.coupled import policy_metrics
-from tandem.algorithm.objective import KL, POLICY, Objective, Term
+from tandem.algorithm.objective import KL, POLICY, Objective, Term, add_metrics
+from tandem.contracts import facts_of
 from tandem.contracts.inner_parts import ask_inner
+from tandem.contracts.outputs import OLD_POLICY
 from tandem.dynamics.regression import Weighting, energy
 from tandem.experience import Experience, statistics_of
+from tandem.losses import importance
 from tandem.metrics import Metric, masked_mean
 from tandem.types import CoupledBatch, DecoupledBatch, Rollout, map_fields
 
@@ -32,10 +35,18 @@ class Decoupled(Objective):
     picture's up to a constant: with it, Advantage Weighted Matching is PPO.
     """
 
-    def __init__(self, terms: Mapping[str, Term], *, weighting: Weighting) -> None:
+    def __init__(
+        self,
+        terms: Mapping[str, Term],
+        weighting: Weighting,
+        *,
+        old_policy: Callable[[CoupledBatch], Tensor] = importance.recompute,
+    ) -> None:
         super().__init__(terms)
-        self.weighting = weighting
+        self.weighting, self.old_policy = weighting, old_policy
         read = frozenset().union(*(term.needs for term in self.terms.values()))
+        if "old_logp" in read:
+            read = (read - {"old_logp"}) | facts_of(old_policy).reads
         self.needs = frozenset(ERRORS.get(name, name) for name in read)
 
     def record(self, policy: DecoupledPolicy, rows: Experience) -> DecoupledBatch:
@@ -45,7 +56,11 @@ class Decoupled(Objective):
 
     def by_term(self, record: DecoupledBatch) -> dict[str, DecoupledBatch | CoupledBatch]:
         of_errors = {name for name, own in self.facts.items() if own.on_errors}
-        likely = None if of_errors == set(self.terms) else likelihoods(record, self.weighting)
+        if of_errors == set(self.terms):
+            return dict.fromkeys(self.terms, record)
+        likely = likelihoods(record, self.weighting)
+        old = OLD_POLICY.ask(self.old_policy, likely, mask=likely.mask)
+        likely = replace(likely, old_logp=torch.where(likely.mask, old, 0))
         return {name: record if name in of_errors else likely for name in self.terms}
 
     def measure(self, record: DecoupledBatch, rows: Experience) -> dict[str, Metric]:
@@ -65,6 +80,11 @@ class Decoupled(Objective):
         metrics["actor/velocity_error"] = masked_mean(energy(record.error), record.mask)
         if not self.facts[POLICY].on_errors:
             metrics |= policy_metrics(seen[POLICY])
+        for name in self.corrected:
+            correction = self.terms[name].correction
+            metrics |= importance.effect(seen[name], correction(seen[name]))
+            if (measure := self.metrics_of_corrections[name]) is not None:
+                add_metrics(metrics, measure, seen[name], part=correction)
         return self.measure_losses(metrics, seen, rows)
 
 

@@ -44,6 +44,17 @@ def a_ratio_has_an_old_policy(case: Case) -> Iterator[str]:
         )
 
 
+def old_log_probabilities_are_read(case: Case) -> Iterator[str]:
+    """Losses on velocity errors compare with a snapshot, whatever old log-probabilities are."""
+    unread = case.algorithm.reads_errors and case.loss_facts.on_errors
+    for override in case.plan.overrides if unread else ():
+        if override.lstrip("+~").replace("/", ".").startswith("algorithm.old_logprobs"):
+            yield (
+                f"{override}: {name_of(case.loss)} reads velocity errors, of snapshots of "
+                "algorithm.ema; leave it out"
+            )
+
+
 def old_means_are_those_of_the_old_policy(case: Case) -> Iterator[str]:
     """Means of steps come from the trainer's weights, also if log-probabilities are the sampler's:
     for samples of older weights the two would be of different policies."""
@@ -158,6 +169,7 @@ RULES = (
     staleness_is_paid_once,
     what_is_given_has_no_sampler,
     a_ratio_has_an_old_policy,
+    old_log_probabilities_are_read,
     old_means_are_those_of_the_old_policy,
     old_samples_have_a_ratio,
     there_is_somebody_to_imitate,
