@@ -60,7 +60,7 @@ NOTES = """
 * The old log-probabilities of sampled steps are the sampler's, if training finds on 16 rows of the
   first rollout that its own are equal. Otherwise they are computed once per iteration.
 * A reference for log-probabilities (`dpo`) is evaluated once per iteration, one for velocities in
-  every update: with `epochs` above 1 again at the same points.
+  every update: each of several `epochs` has its own points, but for `diffusion_opd`.
 * {statistics} read all rows of an update before any of them is trained. If the update
   is cut to fit into memory, that takes one more pass of each network, without gradient; otherwise
   none.

@@ -137,7 +137,7 @@ def by_index(
 ) -> Tensor:
     """The sampler's steps from floor(S start) to below floor(S end), of S.
 
-    Shape: [steps]. Source: Flow-Factory's time_range.
+    Shape: [steps]. Source: the code of DiffusionNFT and AWM.
     """
     steps = len(schedule) - 1
     first, last = (part_of(steps, part) for part in (start, end))
@@ -159,7 +159,7 @@ def by_time(
     """The steps of the sampler that start at a level from low to high, inclusive.
 
     A shifted schedule has few steps near data: half of its steps cover little of that range.
-    Shape: [steps]. Source: Flow-Factory.
+    Shape: [steps]. Source: Flow-Factory's timestep_range.
     """
     start = schedule[:-1]
     return ((start >= low - ROUNDING) & (start <= high + ROUNDING)).nonzero()[:, 0]
