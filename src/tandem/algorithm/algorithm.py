@@ -85,11 +85,14 @@ class Algorithm:
     networks: Mapping[str, Network | None] = field(default_factory=dict)
     policy_every: Annotated[int, at_least(1)] = 1  # iterations per update of the policy
 
+    # Whether it is trained on velocity errors or on likelihoods derived from them.
+    reads_errors: bool = field(init=False)
     # Whether scores define what is learnt; otherwise a teacher does, and scores are logged.
     learns_from_scores: bool = field(init=False)
     unchecked: list[Compare] = field(init=False)  # the advantage, until its determinism was checked
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "reads_errors", self.objective in ON_ERRORS)
         estimators = [part for _, part in iterate_innermost(self.advantage, "")]
         taught = facts_of(self.loss).taught or all(facts_of(part).taught for part in estimators)
         object.__setattr__(self, "learns_from_scores", not taught)
@@ -118,11 +121,6 @@ class Algorithm:
     @cached_property
     def shapes_scores(self) -> bool:  # whether truncation handling changes scores
         return not facts_of(self.truncation_handling).neutral
-
-    @property
-    def reads_errors(self) -> bool:
-        """Whether it is trained on velocity errors or on likelihoods derived from them."""
-        return self.objective in ON_ERRORS
 
     @cached_property
     def resting_objective(self) -> Objective:

@@ -62,10 +62,9 @@ def check_guidance(
 
     Teachers are the reference, so `ref_guidance_scale` is theirs."""
     fields = {} if teachers is None else teachers.fields
-    if regression.ref_guidance_scale > 1:
-        for source, field in fields.items():
-            key = f"algorithm.teachers.folders.{source}"
-            refuse_distilled(field.adapter, OF_REFERENCE, named=key)
+    for source, field in fields.items() if regression.ref_guidance_scale > 1 else ():
+        key = f"algorithm.teachers.folders.{source}"
+        refuse_distilled(field.adapter, OF_REFERENCE, named=key)
     if fields:
         regression = replace(regression, ref_guidance_scale=1.0)
     setting = guidance_setting(own, others, regression)
@@ -216,8 +215,7 @@ def warn_of_schedule(
     if path is None or not isinstance(adapter, Scheduled):
         return
     steps, tokens = sampling.steps, adapter.canvas(sampling.resolution).tokens
-    own = adapter.own_levels(steps, tokens)
-    if own is None:
+    if (own := adapter.own_levels(steps, tokens)) is None:
         return
     levels, flags = own
     chosen, accepted = sampling.levels(tokens), [levels]
