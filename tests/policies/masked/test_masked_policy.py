@@ -12,8 +12,17 @@ from policies.small_language import questions
 from torch.testing import assert_close
 
 from tandem.advantages.shaping import overlong
+from tandem.data.records import prompt_ids
 from tandem.experience import Experience, select_rows
-from tandem.policies.masked.states import coupled_tokens, elbo, merged_path, one_step, path
+from tandem.policies.masked.records import HiddenRows
+from tandem.policies.masked.states import (
+    coupled_tokens,
+    elbo,
+    merged_path,
+    one_step,
+    path,
+    spread_levels,
+)
 from tandem.progress import PROGRESS
 from tandem.types import Scores, concat, take
 
@@ -262,6 +271,13 @@ def test_demonstrations_have_the_levels_of_their_slots_whichever_rank_shows_them
     whole = policy.encode(shown, key=3, slots=[0, 1, 2])
     part = policy.encode(shown[1:], key=3, slots=[1, 2])
     assert_close(policy.logp(part), policy.logp(whole)[1:], atol=1e-5, rtol=1e-5)
+
+
+def test_levels_are_spread_over_slots_that_are_ids_of_prompts():
+    ids = prompt_ids("held out", torch.arange(8))  # 62 bits: a float64 of that size has no fraction
+    rollout = small_masked(elbo).encode(questions(["ba"] * 8), key=3, slots=ids)
+    levels = spread_levels(HiddenRows.of(rollout.sample, rollout.mask), 1)
+    assert levels.unique().numel() == 8 and levels.amax() - levels.amin() > 0.3
 
 
 def test_a_row_without_a_step_passes_and_says_nothing():

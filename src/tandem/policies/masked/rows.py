@@ -93,7 +93,7 @@ class MaskedRows:
             group=group,
             key=rng.key(key, group),
             stratum=rng.key(key, torch.zeros_like(group)),
-            place=(group.double() * GOLDEN).frac(),
+            place=(group.remainder(2**20).double() * GOLDEN).frac(),  # ids: 62 bits
         )
         rollout = self.rollout(examples, self.chat.encode(examples), given, noise)
         return replace(rollout, outputs=tuple(texts))
