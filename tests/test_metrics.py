@@ -89,6 +89,14 @@ def test_grpo_kl_is_to_the_reference_and_without_one_to_the_old_policy(vectors):
     assert "actor/ref_kl" not in alone
 
 
+def test_parts_of_a_bound_have_no_ratios_but_add_up_to_a_mean_in_nats(vectors):
+    batch = coupled_batch(vectors)
+    found = policy_metrics(batch, of_parts=True)
+    assert {*found} == {"actor/nll", "actor/approx_kl_k1", "actor/log_ratio_max"}
+    plain = reduce_metrics(policy_metrics(batch))
+    assert reduce_metrics(found) == {name: plain[name] for name in found}
+
+
 def test_advantages_are_described_by_step(vectors):
     mask = vectors["in/M"].bool()
     got = advantage_metrics(vectors["in/ADV"], mask)

@@ -189,7 +189,12 @@ PACKAGES = {  # of optional dependencies
     "environment=gymnasium_drawn": "gymnasium",
 }
 FITTING = {  # of all options of a group
-    "algorithm/likelihood": [*MASKED, "algorithm.entropy.coef=0", *UNCORRECTED],
+    "algorithm/likelihood": [
+        *MASKED,
+        "algorithm.entropy.coef=0",
+        "algorithm.kl.coef=0",
+        *UNCORRECTED,
+    ],
     "algorithm/teachers/divergence": ["algorithm=sdpo"],
     "algorithm/sampling_strategy/reprompt": ["algorithm=sdpo"],
     "algorithm/loss/distance": [*FLOW, "algorithm=flow_dppo"],

@@ -116,7 +116,7 @@ class Algorithm:
             return Decoupled(terms, self.timestep_sampling.weighting, old_policy=self.old_logprobs)
         if self.segments:
             return Segmented(terms, old_policy=self.old_logprobs, segments=self.segments)
-        return Coupled(terms, old_policy=self.old_logprobs)
+        return Coupled(terms, old_policy=self.old_logprobs, likelihood=self.likelihood)
 
     @cached_property
     def shapes_scores(self) -> bool:  # whether truncation handling changes scores

@@ -53,8 +53,10 @@ class Coupled(Objective):
         terms: Mapping[str, Term],
         *,
         old_policy: Callable[[CoupledBatch], Tensor] = importance.recompute,
+        likelihood: Callable | None = None,  # of masked texts
     ) -> None:
         super().__init__(terms)
+        self.of_parts = facts_of(likelihood).splits_bound
         self.old_policy = old_policy
         self.recomputes = facts_of(old_policy).old_policy == "recompute"
         self.of_first_update = frozenset() if self.recomputes else MISMATCH
@@ -103,7 +105,8 @@ class Coupled(Objective):
         """The metrics of a batch. Rows without advantage count only in the KL to the reference, so
         that metrics do not depend on whether they were skipped or ran for another term.
         """
-        metrics = reference_metrics(batch, rows.rollout.old_kl_to_ref)
+        to_ref = rows.rollout.old_kl_to_ref
+        metrics = {} if self.of_parts else reference_metrics(batch, to_ref)
         if batch.teacher_logp is not None or batch.divergence is not None:
             metrics |= teacher_metrics(batch)
         if KL in self.terms:
@@ -114,7 +117,7 @@ class Coupled(Objective):
             batch = replace(batch, mask=batch.mask & signal)
         metrics = {"actor/nll": masked_mean(-batch.logp, batch.mask)} | metrics
         if batch.behaviour_logp is not None or rows.rollout.old_logp is not None:
-            metrics = policy_metrics(batch) | metrics
+            metrics = policy_metrics(batch, of_parts=self.of_parts) | metrics
         if batch.behaviour_logp is not None:
             trainer = batch.old_logp if self.recomputes else batch.logp
             batch_of_trainer = replace(batch, old_logp=trainer)
@@ -128,22 +131,25 @@ class Coupled(Objective):
         return self.measure_losses(metrics, self.by_term(batch), rows)
 
 
-def policy_metrics(batch: CoupledBatch) -> dict[str, Metric]:
-    """The change of the policy since sampling, over the trained steps."""
+def policy_metrics(batch: CoupledBatch, *, of_parts: bool = False) -> dict[str, Metric]:
+    """The change of the policy since sampling, over the trained steps.
+
+    `of_parts`: steps are parts of a bound on log p of the whole sample, each weighted by up to its
+    length. Only their sums are compared, as exp of a part is no ratio of probabilities.
+    """
     log_ratio = batch.logp - batch.old_logp
-    means = {
-        "actor/nll": -batch.logp,
-        "actor/ratio_mean": log_ratio.exp(),
-        "actor/approx_kl_k1": -log_ratio,
-        "actor/approx_kl_k2": log_ratio.square() / 2,
-        "actor/approx_kl_k3": k3_of(batch.old_logp, batch.logp),
-    }
-    # Without a reference this is the drift of the update; with one, the KL to it.
-    means["actor/grpo_kl"] = means["actor/approx_kl_k3"]
-    metrics = {name: masked_mean(x, batch.mask) for name, x in means.items()}
-    metrics["actor/ratio_max"] = Max(torch.where(batch.mask, log_ratio.exp(), -torch.inf).max())
-    metrics["actor/log_ratio_max"] = Max(torch.where(batch.mask, log_ratio.abs(), 0).max())
-    return metrics
+    means = {"actor/nll": -batch.logp, "actor/approx_kl_k1": -log_ratio}
+    metrics = {"actor/log_ratio_max": Max(torch.where(batch.mask, log_ratio.abs(), 0).max())}
+    if not of_parts:
+        means |= {
+            "actor/ratio_mean": log_ratio.exp(),
+            "actor/approx_kl_k2": log_ratio.square() / 2,
+            "actor/approx_kl_k3": k3_of(batch.old_logp, batch.logp),
+        }
+        # Without a reference this is the drift of the update; with one, the KL to it.
+        means["actor/grpo_kl"] = means["actor/approx_kl_k3"]
+        metrics["actor/ratio_max"] = Max(torch.where(batch.mask, log_ratio.exp(), -torch.inf).max())
+    return metrics | {name: masked_mean(x, batch.mask) for name, x in means.items()}
 
 
 def reference_metrics(
@@ -152,8 +158,9 @@ def reference_metrics(
     """The KL to the frozen reference in nats, whatever distance the penalty uses.
 
     Exact for Gaussian steps, k3 for tokens; with a KL in the reward it is the amount charged, in
-    nats of whole steps. Empty without a reference. actor/kl_penalty is what the coefficient
-    multiplies, and differs if the penalty is another distance. `old_kl_to_ref`: [B, T].
+    nats of whole steps. Empty without a reference; undefined for parts of a bound.
+    actor/kl_penalty is what the coefficient multiplies, and differs if the penalty is another
+    distance. `old_kl_to_ref`: [B, T].
     """
     if batch.transition is not None and batch.transition.kl_to_ref is not None:
         kl = batch.transition.kl_to_ref

@@ -107,6 +107,9 @@ class Facts:
     old_policy: Literal["recompute", "rollout", "interpolate", "current"] | None = None
     # Of likelihoods of masked texts: it replays the steps of the sampler, one by one.
     replays: bool = False
+    # Of likelihoods of masked texts: a bound on log p of the whole answer, split over its
+    # positions, of which none has a log-probability of its own.
+    splits_bound: bool = False
     # Of truncation handling and KL: it lowers scores before they are compared.
     lowers_scores: bool = False
     # Of rewards and data: the kind of samples that they score or ask for; None: either.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tandem.contracts import batch_statistics_of, facts_of, name_of, parts_of
 from tandem.contracts.stateful import modules_in
 from tandem.legality.case import Case
-from tandem.legality.units import without_unit
+from tandem.legality.units import numbers_of_a_kl, without_unit
 from tandem.types import PICTURE, SEGMENTS, TEXT
 
 
@@ -73,12 +73,8 @@ def numbers_are_of_one_segment(case: Case) -> Iterator[str]:
     """A KL controller or target would mix nats per token with nats per latent dimension."""
     if not case.is_chain:
         return
-    given = {"target_kl": case.algorithm.target_kl, "kl.kl_target": case.algorithm.kl.kl_target}
-    for name, value in given.items():
-        if value is not None:
-            yield (
-                f"algorithm.{name}={value:g}: texts and pictures differ in units; set it to null"
-            )
+    for key, value in numbers_of_a_kl(case.algorithm).items():
+        yield f"{key}={value:g}: texts and pictures differ in units; set it to null"
 
 
 def rows_are_whole_chains(case: Case) -> Iterator[str]:

@@ -15,6 +15,7 @@ from tandem.contracts import (
 )
 from tandem.evaluation.settings import UnmaskedAnswers
 from tandem.legality.case import Case
+from tandem.legality.units import numbers_of_a_kl
 from tandem.record.terminal import line
 from tandem.settings.settings import Settings
 
@@ -100,6 +101,22 @@ def positions_are_in_no_order(case: Case) -> Iterator[str]:
                 )
 
 
+def a_bound_is_of_whole_answers(case: Case) -> Iterator[str]:
+    """A KL per position is unknown where a bound on log p of an answer is split over positions: the
+    parts have weights of up to half the length, and exp of a part is no ratio of probabilities."""
+    if not facts_of(case.algorithm.likelihood).splits_bound:
+        return
+    why = f"{case.option('likelihood')} gives no KL per position, but a bound on log p of an answer"
+    for key, value in numbers_of_a_kl(case.algorithm).items():
+        yield f"{key}={value:g}: {why}; set it to null"
+    distance = case.algorithm.kl.distance
+    if case.algorithm.kl.coef and distance is not None and not facts_of(distance).of_bounds:
+        yield (
+            f"algorithm/kl={name_of(distance)} compares positions, and {why}; set "
+            "algorithm/kl=k2_sequence"
+        )
+
+
 def fewer_steps_can_be_taken(case: Case) -> Iterator[str]:
     """The sampler supports the numbers of steps in evaluation.steps."""
     evaluation = case.plan.evaluation
@@ -141,5 +158,6 @@ RULES = (
     numbers_of_states_are_read,
     given_answers_have_no_path,
     positions_are_in_no_order,
+    a_bound_is_of_whole_answers,
     fewer_steps_can_be_taken,
 )

@@ -1,4 +1,4 @@
-"""Numbers of a loss without a declared unit, which may be far off for a flow model."""
+"""Units of numbers: those of a loss without one, and those in nats per step."""
 
 from __future__ import annotations
 
@@ -22,6 +22,12 @@ def without_unit(algorithm: Algorithm) -> Iterator[tuple[str, str, str]]:
                 shown = ", ".join(f"{x:g}" for x in numbers)
                 is_one = not isinstance(number, (list, tuple))
                 yield f"{where}.{name}", shown if is_one else f"[{shown}]", name_of(part)
+
+
+def numbers_of_a_kl(algorithm: Algorithm) -> dict[str, float]:
+    """The given numbers, by key, that a KL in nats per step is compared with."""
+    given = {"target_kl": algorithm.target_kl, "kl.kl_target": algorithm.kl.kl_target}
+    return {f"algorithm.{name}": value for name, value in given.items() if value is not None}
 
 
 def warning(algorithm: Algorithm, settings: Settings) -> str | None:

@@ -10,7 +10,8 @@ REFUSED = {
     "dynamics=autoregressive": "whose dynamics are masked",
     "algorithm=ppo": "depends on the order of steps",
     "algorithm=fipo": "depends on the order of steps",
-    "algorithm/likelihood=elbo": "algorithm/importance_sampling=none",
+    "algorithm/likelihood=elbo": "algorithm/kl=k3_unbiased .* set algorithm/kl=k2_sequence",
+    "algorithm/likelihood=elbo algorithm.kl.coef=0": "algorithm/importance_sampling=none",
     "algorithm=espo algorithm/old_logprobs=rollout": "algorithm/old_logprobs=recompute",
     "algorithm=espo algorithm.entropy.coef=0.1": "has no entropy",
     "algorithm=espo rollout.staleness=1": "rollout.staleness=1",
@@ -21,6 +22,9 @@ REFUSED = {
     "algorithm=espo algorithm.likelihood.least=0": "must be above 0",
     "algorithm=coupled_grpo algorithm.likelihood.high=1": "must be above 0, and below 1",
     "algorithm=grpo algorithm.likelihood.trailing=hidden": "expected 'counted' or 'shown'",
+    "algorithm=espo algorithm.target_kl=0.02": "algorithm.target_kl=0.02: .* set it to null",
+    "algorithm=espo algorithm.kl.kl_target=0.01": "algorithm.kl.kl_target=0.01: .* set it to null",
+    "algorithm=espo algorithm/kl=auto": "algorithm/kl=k3_unbiased .* set algorithm/kl=k2_sequence",
     "model.packing=true": "unknown key 'model.packing'",
     "evaluation.steps=[20]": "evaluation.steps=\\[20\\]: 20 is not possible, as each of",
     "rollout.steps=20": "rollout.steps=20: each of the 1 blocks needs the same number of steps",
@@ -52,6 +56,14 @@ def test_what_is_of_masked_text_is_refused_of_other_text(words):
 def test_numbers_of_a_bound_that_are_read_are_legal(words):
     own = [f"algorithm.likelihood.{word}" for word in words.split()]
     check(compose(["model=tiny_masked", "algorithm=espo", "~recipe", *own]))
+
+
+@pytest.mark.parametrize(
+    ("preset", "parts"), [("espo", True), ("diffu_grpo", False), ("grpo", False)]
+)
+def test_ratios_and_kls_are_measured_of_token_values_and_not_of_parts_of_a_bound(preset, parts):
+    cfg = compose(["model=tiny_masked", "~recipe", f"algorithm={preset}"])
+    assert build(cfg.algorithm).training_objective.of_parts == parts
 
 
 @pytest.mark.parametrize("model", ["tiny_lm", "tiny_flow"])

@@ -73,11 +73,12 @@ def replay_states(rows: HiddenRows, read: Tensor) -> States:
 
 # A bound on log p of the whole answer, split over its positions, at random states
 @register_answer_likelihood(
+    splits_bound=True,
     read_with={
         "levels": ("masks", "counted"),
         "weighted": ("masks", "coupled"),
         "least": ("masks", "independent"),
-    }
+    },
 )
 def elbo(
     rows: HiddenRows,
