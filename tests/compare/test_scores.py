@@ -11,6 +11,7 @@ from tandem.metrics import response_metrics, reward_metrics
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.language.records import Sampling
 from tandem.policies.masked.records import MaskedSampling
+from tandem.policies.masked.unmasking import plan
 from tandem.types import Prompt
 
 ANSWERS = Answers(every=1, prompts=None, samples=2, temperatures=(1.0, 0.3), pass_at=(1, 2))
@@ -59,6 +60,15 @@ def test_greedy_answers_in_other_numbers_of_steps_are_scores():
     assert [name for name in names if "_in_3" in name and is_share(name)] == [
         "eval/greedy_accuracy_in_3"
     ]
+
+
+def test_greedy_answers_in_three_steps_take_three_whatever_bounds_those_of_training():
+    few = {"every": 1, "prompts": None, "samples": 2, "pass_at": (2,)}
+    settings = UnmaskedAnswers(temperatures=(1.0,), steps=(3,), **few)
+    own = MaskedSampling(max_new_tokens=6, entropy_bound=0.5)
+    plain, *_, fewer = settings.passes(own, full=False)
+    assert [len([*plan(mode.sampling)]) for mode in (plain, fewer)] == [6, 3]
+    assert (plain.sampling.entropy_bound, fewer.sampling.entropy_bound) == (0.5, None)
 
 
 def test_of_an_evaluation_of_pictures_too():

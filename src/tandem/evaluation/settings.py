@@ -132,7 +132,7 @@ class UnmaskedAnswers(Answers):
         modes = Answers.passes(self, own, full=full)
         greedy = modes[0].sampling
         for number in self.steps:
-            fewer = replace(greedy, steps=number)
+            fewer = replace(greedy, steps=number, entropy_bound=None)  # the bound sets the number
             modes.append(EvalMode(sampling=fewer, samples=1, name=f"greedy_{{}}_in_{number}"))
         return modes
 

@@ -301,6 +301,7 @@ def test_what_a_row_costs_is_what_its_passes_read():
         ({"block_length": 4}, "does not divide"),
         ({"steps": 9}, "rollout.steps=9"),
         ({"stop": ["x"]}, "rollout.stop"),
+        ({"steps": 3, "entropy_bound": 0.1}, "set rollout.steps=null"),
     ],
 )
 def test_impossible_plans_are_refused(numbers, said):

@@ -48,6 +48,11 @@ class MaskedSampling(Sampling):
                 f"rollout.block_length={self.block} does not divide rollout.max_new_tokens="
                 f"{self.max_new_tokens}"
             )
+        if self.steps is not None and self.entropy_bound is not None:
+            raise ValueError(
+                f"rollout.steps={self.steps} is not read under rollout.entropy_bound="
+                f"{self.entropy_bound:g}; set rollout.steps=null, or rollout.entropy_bound=null"
+            )
         if (wanted := self.violation_of_steps(self.total_steps)) is not None:
             raise ValueError(f"rollout.steps={self.total_steps}: {wanted}")
 
