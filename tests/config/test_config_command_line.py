@@ -246,7 +246,7 @@ def test_help_of_a_group_lists_its_options_and_of_a_key_what_it_takes():
     assert text == help_of(["algorithm=dapo", "algorithm/loss"])
     (own,) = (row for row in help_of(["guards"]).splitlines() if ".no_signal=" in row)
     assert own.split(maxsplit=1)[1] == (
-        "int, must be positive; iterations in a row with all advantages 0 after which the run ends"
+        "int, must be positive; iterations in a row with nothing to learn, after which the run ends"
     )
 
 
@@ -295,7 +295,7 @@ def test_help_of_a_key_says_what_it_means_who_set_it_and_who_reads_it():
     [
         (
             "guards.no_signal",
-            "meaning     iterations in a row with all advantages 0 after which the run ends",
+            "meaning     iterations in a row with nothing to learn, after which the run ends",
         ),
         ("guards.no_signal", "on resume   may change"),
         ("seed seed=3", "set by      the command line: 3"),

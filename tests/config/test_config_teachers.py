@@ -67,6 +67,14 @@ LINES = {
         "algorithm/sampling_strategy=reprompted: a teacher would not read the opening of "
         "environment=maze; set algorithm/sampling_strategy=on_policy, or environment=none"
     ),
+    "algorithm=sdpo group_size=1": (
+        "group_size=1: successful_peer compares the samples of a group; set group_size=2 or more"
+    ),
+    "algorithm=sdpo algorithm/sampling_strategy=on_policy": (
+        "algorithm.teachers.folders={others: self}: a teacher with the policy's own weights reads "
+        "the same prompt and has nothing to teach; set algorithm/sampling_strategy=reprompted, or "
+        "give another teacher"
+    ),
     "algorithm=sdpo trainer=fsdp2": (
         "algorithm.teachers: the policy teaches itself by a copy of its weights, which "
         "trainer.strategy=fsdp2 shards; set trainer=ddp, or give a folder in "

@@ -1,5 +1,6 @@
 """The training step on a policy without a network: cuts, ranks and skipped rows do not matter."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -27,6 +28,7 @@ from tandem.settings.failures import save_failure
 from tandem.settings.guards import Guards
 from tandem.stop import Stop
 from tandem.training import strategies
+from tandem.training.collect import on_policy
 from tandem.types import Scores
 
 
@@ -203,6 +205,27 @@ def test_samples_without_groups_have_no_signal_if_all_score_alike(tmp_path):
     quiet = {"rewards": ShareOfThrees(1.0), "guards": Guards(no_signal=1)}
     with pytest.raises(Stop, match="all advantages were 0"):
         Loop(algorithm=algorithm, plan=plan, folder=tmp_path, **quiet).go()
+
+
+@declare(taught=True)
+def toward_a_teacher(batch):
+    return -batch.logp * batch.taught[:, None]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_samples_without_a_teacher_have_no_signal_if_it_defines_what_is_learnt(share, tmp_path):
+    def taught(source, prompts):
+        rollout, scores = on_policy(source, prompts)
+        known = torch.arange(len(rollout.group)) < share * len(rollout.group)
+        silent = torch.zeros(rollout.mask.shape)
+        return replace(rollout, taught=known, teacher_logp=silent), scores
+
+    algorithm = replace(GRPO, loss=toward_a_teacher, sampling_strategy=taught)
+    alike = {"rewards": ShareOfThrees(0.5), "guards": Guards(no_signal=1)}
+    loop = Loop(folder=tmp_path, algorithm=algorithm, **alike)
+    with nullcontext() if share else pytest.raises(Stop, match="no sample had a teacher, so"):
+        loop.go()
+    assert loop.report["actor/taught"] == pytest.approx(share, abs=0.1)
 
 
 def test_a_resumed_run_remembers_how_long_it_had_no_signal(tmp_path):

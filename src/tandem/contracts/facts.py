@@ -86,8 +86,8 @@ class Facts:
 
     # Of advantages and returns.
     in_time: bool = False  # the columns of a row are one step after the other
-    # Or of sampling strategies: what a score is compared with. "group": the others of its group,
-    # which needs two or more; "batch": samples of all groups, also of earlier iterations.
+    # Or of sampling strategies and re-prompts: what a score is compared with. "group": the others
+    # of its group, two or more; "batch": samples of all groups, also of earlier iterations.
     compares: Literal["group", "batch"] | None = None
     # Weights of a likelihood, which is trained on samples of any age, and not a policy gradient.
     of_likelihood: bool = False

@@ -12,6 +12,7 @@ from tandem.contracts import facts_of, name_of, numbers_of
 from tandem.contracts.outputs import WIDE
 from tandem.contracts.parts import place_of
 from tandem.legality.case import Case
+from tandem.policies.language.teachers import SELF
 
 OF_TOKENS = {"teacher_logp", "divergence"}  # what a teacher of tokens returns
 
@@ -124,6 +125,20 @@ def who_is_told_more_reads_the_opening(case: Case) -> Iterator[str]:
         )
 
 
+def a_teacher_of_itself_is_told_more(case: Case) -> Iterator[str]:
+    """The policy has nothing to learn from its own weights at its own prompt."""
+    teachers = case.algorithm.teachers
+    if teachers is None or not teachers.of_texts or case.algorithm.learns_from_scores:
+        return
+    if {*teachers.folders.values()} == {SELF} and "reprompts" not in case.strategy.gives:
+        own = ", ".join(f"{source}: {SELF}" for source in teachers.folders)
+        yield (
+            f"algorithm.teachers.folders={{{own}}}: a teacher with the policy's own weights reads "
+            "the same prompt and has nothing to teach; set "
+            "algorithm/sampling_strategy=reprompted, or give another teacher"
+        )
+
+
 def a_teacher_of_itself_is_whole(case: Case) -> Iterator[str]:
     """A policy that teaches itself needs unsharded weights."""
     teachers = case.algorithm.teachers
@@ -185,5 +200,6 @@ RULES = (
     something_is_learnt,
     who_is_told_more_is_asked,
     who_is_told_more_reads_the_opening,
+    a_teacher_of_itself_is_told_more,
     a_teacher_of_itself_is_whole,
 )

@@ -22,6 +22,8 @@ HACKING = re.compile(r"(warn|stop)(:[1-9]\d*)?")
 SHOWN = 5  # reasons of missing scores
 MISMATCH = "docs/engines.md#the-guard"
 NOT_FINITE = "docs/debugging.md#check-for-nan"
+TIED = "all advantages were 0 (compared samples scored the same)", "set algorithm=dapo"
+UNTAUGHT = "no sample had a teacher", "give prompts an `answer` for algorithm=sdft"
 # Rows of older weights need a correction: without one their ratio would start at 1.
 STALE = (
     "samples are of older weights (rollout.staleness), and nothing corrects for it; set "
@@ -62,7 +64,7 @@ class Guards:
     # Mean |logp of the trainer - logp of the sampler|, nats.
     max_mismatch: Annotated[float, at_least(0)] = 0.05
     non_finite: str = "stop"  # stop: end the run; skip:k: tolerate k in a row
-    no_signal: Annotated[int, positive] = 5  # iterations in a row whose advantages are all 0
+    no_signal: Annotated[int, positive] = 5  # iterations in a row with nothing to learn from
     # Largest share of an iteration's samples without a score.
     max_missing_rewards: Annotated[float, fraction] = 0.1
     # What happens if the trained reward rises and a judge falls, for this many evaluations in a row
@@ -209,16 +211,17 @@ class Guards:
             )
         log.warning("%s", said)
 
-    def check_signal(self, flat_iterations: int, policy: Guarded) -> None:
-        """Raise Stop after `no_signal` iterations in a row whose advantages are all 0."""
-        if flat_iterations >= self.no_signal:
+    def check_signal(self, flat: int, policy: Guarded, *, by_scores: bool = True) -> None:
+        """Raise Stop after `no_signal` iterations in a row whose advantages are all 0 or, unless
+        the run learns `by_scores`, whose samples had no teacher."""
+        if flat >= self.no_signal:
+            why, instead = TIED if by_scores else UNTAUGHT
             more = " or ".join(filter(None, ("group_size", policy.varies_by)))
             raise Stop(
-                f"in {flat_iterations} iterations in a row all advantages were 0 (compared "
-                f"samples scored the same), so nothing can be learnt: raise {more}, use easier or "
-                "harder prompts, compare samples/ with what the reward accepts, start from a "
-                "better model (warm_start, continue_from), or set algorithm=dapo; "
-                "guards.no_signal sets the limit",
+                f"in {flat} iterations in a row {why}, so nothing can be learnt: raise "
+                f"{more}, use easier or harder prompts, compare samples/ with what the reward "
+                "accepts, start from a better model (warm_start, continue_from), or "
+                f"{instead}; guards.no_signal sets the limit",
                 change=f"guards.no_signal={2 * self.no_signal}",
                 page="docs/debugging.md#symptoms",
                 together=True,

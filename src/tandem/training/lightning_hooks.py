@@ -169,7 +169,8 @@ class LightningHooks(LightningModule):
         if self.is_solved:
             self.trainer.should_stop = True
         else:
-            self.guards.check_signal(self.flat_iterations, self.policy)
+            by_scores = self.algorithm.learns_from_scores
+            self.guards.check_signal(self.flat_iterations, self.policy, by_scores=by_scores)
 
     @property
     def is_solved(self) -> bool:

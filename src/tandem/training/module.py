@@ -235,10 +235,10 @@ class PostTraining(LightningHooks):
         if scores.judges:
             failed = torch.tensor(warn_of_judges(failures(self.rewards.pop_faults(judges=True))))
             self.report["reward/judge_faults"] = distributed.all_sum(failed).item()
-        varied = any(self.report.get(f"actor/adv_{of}") for of in ("mean", "std"))
-        flat = self.algorithm.learns_from_scores and not varied
+        top, by_scores, seen = self.rewards.full, self.algorithm.learns_from_scores, self.report
+        signs = ("adv_mean", "adv_std") if by_scores else ("taught",)
+        flat = not any(seen.get(f"actor/{sign}", not by_scores) for sign in signs)
         self.flat_iterations = self.flat_iterations + 1 if flat else 0
-        top, seen = self.rewards.full, self.report
         best = [seen.get(f"reward/{n}/mean", 0) >= top.get(n, torch.inf) for n in scores.parts]
         alike = not any(seen.get(f"reward/{n}/std", 0) for n in scores.parts)
         full = flat and any(best) and all(best) and alike and seen["reward/missing"] == 0

@@ -88,7 +88,7 @@ class Reprompted(Wrapper):
 
 
 # A right answer of another sample of the group (SDPO)
-@register_reprompt
+@register_reprompt(compares="group")
 def successful_peer(
     prompt: Prompt,
     outputs: Sequence[str],
