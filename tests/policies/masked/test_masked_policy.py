@@ -252,6 +252,9 @@ def test_demonstrations_are_filled_up_with_ends():
     assert policy.admit_answered(questions(("jihgfedcba",)))[1][0][1].startswith("has an answer of")
     strange = [replace(question, answer="aZ") for question in questions(("ba",))]
     assert policy.admit_answered(strange)[1][0][1].startswith("has an answer with 'Z'")
+    padded = [replace(question, answer="ab<pad>") for question in questions(("ba",))]
+    refused = "has an answer with '<pad>', of probability 0 for this model"
+    assert policy.admit_answered(padded)[1][0][1] == refused
 
 
 def test_a_sample_tells_the_steps_it_was_unmasked_in():

@@ -17,7 +17,8 @@ from functools import lru_cache
 
 from tandem.environments.protocol import Message
 from tandem.policies.language import message_frames
-from tandem.policies.language.chat import Chat, TemplateFault
+from tandem.policies.language.chat import Chat
+from tandem.policies.language.chat_template import TemplateFault
 from tandem.policies.language.message_frames import (
     ANSWERED,
     ASKED,

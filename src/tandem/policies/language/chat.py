@@ -10,6 +10,7 @@ from typing import Any
 
 from tandem.contracts.parts import expand_home
 from tandem.hub import list_ends
+from tandem.policies.language.chat_template import TemplateFault, describe_fault, read_template
 from tandem.types import Admission, Picture, Prompt, split_refused
 
 log = logging.getLogger(__name__)
@@ -24,10 +25,6 @@ class ChatOptions:
     system_prompt: str | None = None  # for messages without one
     enable_thinking: bool | None = None  # None: not passed to the template
     template: str | None = None  # a Jinja file, instead of the model's own template
-
-
-class TemplateFault(ValueError):
-    """Why a chat template cannot render messages."""
 
 
 class Chat:
@@ -180,12 +177,19 @@ class Chat:
         return fits, dropped + unfit
 
     def faults(self, answers: Sequence[str], ids: Sequence[Sequence[int]]) -> list[str | None]:
-        """Why each answer cannot be trained: it would teach the unknown token. None: it can."""
-        unknown = self.unknown
+        """Why each answer cannot be trained: it would teach the unknown token, or has one of
+        probability 0. None: it can."""
+        unknown, said = self.unknown, "has an answer with"
         return [
-            self.strange(text, unknown, "has an answer with") if unknown in own else None
+            self.strange(text, unknown, said) if unknown in own else self.impossible(own, said)
             for text, own in zip(answers, ids, strict=True)
         ]
+
+    def impossible(self, ids: Sequence[int], said: str) -> str | None:
+        """A sentence that names the banned tokens among these; None: there are none."""
+        found = self.tokenizer.convert_ids_to_tokens(sorted({*ids}.intersection(self.banned)))
+        named = " and ".join(map(repr, found))
+        return f"{said} {named}, of probability 0 for this model" if found else None
 
     def strange(self, text: str, unknown: int | None, said: str = "has") -> str:
         """A sentence that names the characters of a text without a token."""
@@ -216,29 +220,6 @@ class Chat:
 
     def ends(self, configured: int | Sequence[int] | None) -> tuple[int, ...]:
         return list_ends(self.tokenizer, configured)
-
-
-def describe_fault(error: Exception) -> str:
-    """One line; of what a template does not raise on purpose, with its type."""
-    from jinja2 import TemplateError
-
-    said = " ".join(str(error).split())
-    return said if isinstance(error, TemplateError) else f"{type(error).__name__}: {said}"
-
-
-def read_template(path: Path) -> str:
-    """The text of a chat template. Raises ValueError for a file that cannot be read."""
-    if not path.is_file():
-        raise ValueError(
-            f"model.chat_template={path} does not exist; set it to a Jinja file or null"
-        )
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"model.chat_template={path} is not a text in UTF-8 ({error.reason}); "
-            "set it to a Jinja file or null"
-        ) from error
 
 
 def fault(ids: Sequence[int], limit: int | None) -> str | None:

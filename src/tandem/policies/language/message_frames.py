@@ -18,7 +18,8 @@ from tandem.environments.call_formats import PROBE, SCHEMA, same_start, whole_ta
 from tandem.environments.protocol import Message
 from tandem.environments.tool_calls import strip_thoughts
 from tandem.hub import find_turn_end
-from tandem.policies.language.chat import Chat, TemplateFault
+from tandem.policies.language.chat import Chat
+from tandem.policies.language.chat_template import TemplateFault
 from tandem.types import IMAGE, Picture, Prompt
 
 if TYPE_CHECKING:

@@ -107,6 +107,7 @@ class MaskedPolicy(TokenPolicy):
         self.replays, self.draws = facts_of(self.states_of).replays, draws(self.states_of)
         self.epochs = request.epochs
         super().load(request)
+        self.chat.banned = self.tokens.banned
         trailing = numbers_of(self.states_of).get("trailing", "shown")
         self.rows = MaskedRows(chat=self.chat, ends=self.ends, trailing=trailing)
 
