@@ -115,9 +115,11 @@ class Teller(torch.nn.Module):
     """Predicts every token of one text, masked or not, `shift` positions before it."""
 
     def __init__(self, ids, shift):
+        from transformers import PretrainedConfig
+
         super().__init__()
         self.ids, self.shift, self.device = torch.tensor(ids), shift, torch.device("cpu")
-        self.config = type("Config", (), {"_attn_implementation": "eager"})()
+        self.config = PretrainedConfig(attn_implementation="eager")
 
     def forward(self, input_ids, attention_mask):
         told = torch.nn.functional.one_hot(self.ids.roll(-self.shift), 300).float()

@@ -9,6 +9,7 @@ from torch import nn
 
 from tandem.hub import align, hide_bars, list_ends, locate, refuse_pickles, shorten_error
 from tandem.policies.language.checkpoint import check_whole, read_config, without_dropout
+from tandem.policies.language.positions import positions
 from tandem.policies.language.pretrained import (
     Build,
     Numerics,
@@ -23,11 +24,12 @@ from tandem.policies.masked.formats import Format, format_of, read_raw, read_sta
 from tandem.policies.masked.logprob import MaskTokens
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 LIKELY = "The capital of France is Paris. One, two, three, four, five, six, seven, eight."
 # A word counts as predicted if it is among the TOP tokens; a trained model predicts more than TOLD.
 TOP, TOLD = 5, 0.4
+FEWEST = 8  # words of the text that a tokenizer must know
 
 
 def read_masked(path: str | None, build: Build | None, numerics: Numerics) -> Pretrained:
@@ -103,7 +105,7 @@ def check_both_ways(model: nn.Module) -> None:
     """Raise ValueError if changing the last token does not change the first logits."""
     vocabulary = model.get_input_embeddings().weight.shape[0]
     tokens = torch.arange(8, device=model.device)[None].repeat(2, 1) % vocabulary
-    tokens[1, -1] = vocabulary // 2
+    tokens[1, -1] = (tokens[0, -1] + 1) % vocabulary
     with without_flash_attention(model):
         first = model(input_ids=tokens, attention_mask=torch.ones_like(tokens)).logits[:, 0]
     if torch.equal(first[0], first[1]):
@@ -116,7 +118,7 @@ def check_both_ways(model: nn.Module) -> None:
 def mask_tokens(found: Pretrained, *, mask: int | None, shift: bool | None) -> MaskTokens:
     """The mask token, and the tokens that no answer contains.
 
-    Raises ValueError if no mask token is known.
+    Raises ValueError if no mask token is known, or the model has no such token.
     """
     model, tokenizer = found
     config = model.config.get_text_config().to_dict()
@@ -127,6 +129,9 @@ def mask_tokens(found: Pretrained, *, mask: int | None, shift: bool | None) -> M
             "model.mask_token_id is null, and neither the model nor its tokenizer names a mask "
             "token; set it to the id of the mask token"
         )
+    most = model.get_input_embeddings().weight.shape[0] - 1
+    if not 0 <= mask <= most:
+        raise ValueError(f"model.mask_token_id={mask}: the model has tokens 0 to {most}")
     padding = {tokenizer.pad_token_id} - {None, *list_ends(tokenizer, end_tokens(found.model))}
     shift = config.get("shift_logits", False) if shift is None else shift
     tokens = MaskTokens(mask=mask, banned=(*sorted({mask, *padding}),), shift=int(shift))
@@ -137,23 +142,35 @@ def mask_tokens(found: Pretrained, *, mask: int | None, shift: bool | None) -> M
 @torch.no_grad()
 def check_shift(found: Pretrained, tokens: MaskTokens) -> None:
     """Raise ValueError if the logits of the other position predict a likely text and those that
-    `shift_logits` selects do not. Random weights predict neither and pass."""
+    `shift_logits` selects do not. Random weights predict neither and pass, as does a tokenizer
+    that knows too little of the text."""
     model, tokenizer = found
-    ids = tokenizer(LIKELY, add_special_tokens=False)["input_ids"]
-    places = torch.arange(1, len(ids))
-    rows = torch.tensor(ids, device=model.device).repeat(len(places), 1)
-    rows[places - 1, places] = tokens.mask
+    ids = ids_of_likely(tokenizer)[: positions(model)]
+    # A token is also predicted because the position before it shows the same.
+    known = [i for i in range(1, len(ids)) if ids[i] not in (tokenizer.unk_token_id, ids[i - 1])]
+    if len(known) < FEWEST:
+        return
+    row, places = torch.arange(len(known)), torch.tensor(known)
+    rows = torch.tensor(ids, device=model.device).repeat(len(known), 1)
+    rows[row, places] = tokens.mask
     with without_flash_attention(model):
         logits = model(input_ids=rows, attention_mask=torch.ones_like(rows)).logits
-    truth = torch.tensor(ids[1:])[:, None]
+    truth = torch.tensor(ids)[places, None]
     hits = [
-        (logits[places - 1, places - shift].topk(TOP).indices.cpu() == truth).any(1)
-        for shift in (0, 1)
+        (logits[row, places - shift].topk(TOP).indices.cpu() == truth).any(1) for shift in (0, 1)
     ]
-    told = [hit.float().mean().item() for hit in hits]
-    if told[tokens.shift] < TOLD < told[1 - tokens.shift]:
+    shares = [hit.float().mean().item() for hit in hits]
+    if shares[tokens.shift] < TOLD < shares[1 - tokens.shift]:
         raise ValueError(
-            f"model.shift_logits={bool(tokens.shift)} predicts {told[tokens.shift]:.0%} of the "
-            f"words of a likely text, and the opposite {told[1 - tokens.shift]:.0%}; set "
+            f"model.shift_logits={bool(tokens.shift)} predicts {shares[tokens.shift]:.0%} of the "
+            f"words of a likely text, and the opposite {shares[1 - tokens.shift]:.0%}; set "
             f"model.shift_logits={not tokens.shift}"
         )
+
+
+def ids_of_likely(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The token ids of a likely text; none if the tokenizer raises for letters that it lacks."""
+    try:
+        return tokenizer(LIKELY, add_special_tokens=False)["input_ids"]
+    except Exception:  # of tokenizers without an unknown token, which raise no other type
+        return []
