@@ -1,10 +1,16 @@
 """Masked language models of other alphabets and architectures than the embedded one."""
 
+from functools import partial
+
 import pytest
 import torch
 
+from tandem.policies.language.positions import positions
 from tandem.policies.language.pretrained import Pretrained
+from tandem.policies.masked.policy import MaskedPolicy
 from tandem.policies.masked.pretrained import check_both_ways, mask_tokens
+from tandem.policies.masked.records import MaskedSampling
+from tandem.policies.request import Request
 
 SPECIAL = ["<pad>", "<eos>", "<mask>", "<unk>"]
 NUMBERS = {
@@ -56,3 +62,17 @@ def test_a_mask_token_that_the_model_does_not_have_is_refused():
     for mask in (8, -1):
         with pytest.raises(ValueError, match=f"mask_token_id={mask}: the model has tokens 0 to 7"):
             mask_tokens(found, mask=mask, shift=None)
+
+
+@pytest.mark.parametrize(("kind", "most"), [("Bert", 24), ("Roberta", 23), ("MPNet", 22)])
+def test_a_row_is_as_long_as_the_positions_that_a_model_can_use(kind, most):
+    """Roberta and its relatives count positions from the id behind that of the padding token."""
+    letters = tokenizer_of([*SPECIAL, *map(chr, range(32, 127))])
+    make = partial(build, kind, letters, **NUMBERS, max_position_embeddings=24)
+    policy = MaskedPolicy(build=make)
+    policy.load(Request(sampling=MaskedSampling(max_new_tokens=4), needs=frozenset()))
+    assert policy.positions == positions(policy.network) == most
+    row = torch.full((1, most + 1), 7)
+    policy.network(input_ids=row[:, 1:])
+    with pytest.raises((RuntimeError, IndexError)):
+        policy.network(input_ids=row)

@@ -21,8 +21,13 @@ def positions(model: nn.Module) -> int | None:
 
 
 def own_positions(model: nn.Module) -> int | None:
-    """The maximum of the model's configuration."""
-    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    """The maximum of the model's configuration, without the first positions of a table that keeps
+    them for padding (RoBERTa, MPNet): positions count from the one behind them."""
+    most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    named = [part for name, part in model.named_modules() if name.endswith("position_embeddings")]
+    tables = [part for part in named if isinstance(part, nn.Embedding)]
+    kept = [table.padding_idx + 1 for table in tables if table.padding_idx is not None]
+    return most if most is None else most - max(kept, default=0)
 
 
 def original_positions(model: nn.Module) -> int | None:
