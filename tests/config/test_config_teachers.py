@@ -75,6 +75,13 @@ LINES = {
         "the same prompt and has nothing to teach; set algorithm/sampling_strategy=reprompted, or "
         "give another teacher"
     ),
+    "algorithm=sdpo algorithm.sampling_strategy.reprompt.template=abc": (
+        "algorithm.sampling_strategy.reprompt.template=abc: must have {prompt} and {solution}"
+    ),
+    "algorithm=sdft 'algorithm.sampling_strategy.reprompt.template=\"{prompt} Hint\"'": (
+        "algorithm.sampling_strategy.reprompt.template={prompt} Hint: must have {prompt} and "
+        "{solution}"
+    ),
     "algorithm=sdpo trainer=fsdp2": (
         "algorithm.teachers: the policy teaches itself by a copy of its weights, which "
         "trainer.strategy=fsdp2 shards; set trainer=ddp, or give a folder in "

@@ -1,4 +1,4 @@
-"""Bounds of a number in its annotation: `width: Annotated[float, above(0)]`."""
+"""Bounds of a number or a text in its annotation: `width: Annotated[float, above(0)]`."""
 
 from __future__ import annotations
 
@@ -79,6 +79,25 @@ class RegularExpression:
         except re.error as error:
             return f"is no regular expression: {error}"
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """What a text must have, such as the placeholders of a template."""
+
+    texts: tuple[str, ...]
+
+    def violation(self, value: object) -> str | None:
+        """The pieces that a text must have, in words; None: it has them, or is no text."""
+        judged = isinstance(value, str) and not all(text in value for text in self.texts)
+        return f"must {self}" if judged else None
+
+    def __str__(self) -> str:
+        return f"have {' and '.join(self.texts)}"
+
+
+def pieces(*texts: str) -> Pieces:
+    return Pieces(texts)
 
 
 def between(low: float, high: float, *, open_low: bool = False, open_high: bool = False) -> Bound:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
 
@@ -16,6 +17,7 @@ from tandem.contracts import (
     Wrapper,
     callable_name,
     facts_of,
+    pieces,
     register_reprompt,
     register_sampling_strategy,
 )
@@ -26,6 +28,7 @@ from tandem.types import Prompt, Rollout, Scores
 
 Reprompt = Callable[[Prompt, Sequence[str], Sequence[float]], Sequence[Prompt | None]]
 Strategy = Callable[[RolloutSource, Slots], tuple[Rollout, Scores]]
+Template = Annotated[str, pieces("{prompt}", "{solution}")]
 OF_PICTURES = "a teacher of flows reads the prompt of its student; set algorithm=diffusion_opd"
 OF_TEXTS = {"steps": OF_PICTURES, "pictures": OF_PICTURES}
 SHOWN = "{prompt}\n\nCorrect solution:\n\n{solution}\n\nCorrectly solve the original question.\n"
@@ -95,7 +98,7 @@ def successful_peer(
     scores: Sequence[float],
     *,
     success: float = 0.5,  # lowest score of an answer that is shown
-    template: str = SHOWN,  # text with {prompt} and {solution}
+    template: Template = SHOWN,  # text with {prompt} and {solution}
 ) -> list[Prompt | None]:
     """The next answer of the group, cyclically, that scored `success` or more, excluding the
     sample itself; None if there is none.
@@ -118,7 +121,7 @@ def demonstration(
     outputs: Sequence[str],
     scores: Sequence[float],
     *,
-    template: str = EXAMPLE,  # text with {prompt} and {solution}
+    template: Template = EXAMPLE,  # text with {prompt} and {solution}
 ) -> list[Prompt | None]:
     """The prompt with the answer in the data, put together by `template`, which holds {prompt} and
     {solution}; None for a prompt without an answer.
