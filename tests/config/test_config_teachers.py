@@ -82,6 +82,21 @@ LINES = {
         "algorithm.sampling_strategy.reprompt.template={prompt} Hint: must have {prompt} and "
         "{solution}"
     ),
+    f"algorithm=gkd {RUN} algorithm.teachers.tail=false": (
+        "algorithm.teachers.tail and support are of the top k tokens, and "
+        "algorithm.teachers.top_k=null compares all; set top_k=100, or leave them out"
+    ),
+    f"algorithm=gkd {RUN} algorithm.teachers.support=student": (
+        "algorithm.teachers.tail and support are of the top k tokens, and "
+        "algorithm.teachers.top_k=null compares all; set top_k=100, or leave them out"
+    ),
+    "algorithm=sdpo algorithm.teachers.dtype=bfloat16": (
+        "algorithm.teachers.dtype=bfloat16: no teacher is loaded from a folder; set it to null"
+    ),
+    "algorithm=opd algorithm.teachers.dtype=auto "
+    "'algorithm.teachers.folders={others: \"http://127.0.0.1:1\"}'": (
+        "algorithm.teachers.dtype=auto: no teacher is loaded from a folder; set it to null"
+    ),
     "algorithm=sdpo trainer=fsdp2": (
         "algorithm.teachers: the policy teaches itself by a copy of its weights, which "
         "trainer.strategy=fsdp2 shards; set trainer=ddp, or give a folder in "

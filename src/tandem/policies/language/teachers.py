@@ -68,6 +68,16 @@ class TokenTeachers(Teachers):
                 "algorithm.teachers.top_k, tail and support need a divergence over tokens, and "
                 "algorithm.teachers.divergence=null; leave them out, or choose algorithm=gkd"
             )
+        if self.top_k is None and (self.tail, self.support) != (True, None):
+            raise ValueError(
+                "algorithm.teachers.tail and support are of the top k tokens, and "
+                "algorithm.teachers.top_k=null compares all; set top_k=100, or leave them out"
+            )
+        if self.dtype is not None and not self.local:
+            raise ValueError(
+                f"algorithm.teachers.dtype={self.dtype}: no teacher is loaded from a folder; set "
+                "it to null"
+            )
 
     @property
     def teaches_itself(self) -> bool:
@@ -77,6 +87,12 @@ class TokenTeachers(Teachers):
     def addresses(self) -> dict[str, str]:
         """The server address of each source that has one, without a trailing slash."""
         return {name: x.rstrip("/") for name, x in self.folders.items() if is_address(x)}
+
+    @property
+    def local(self) -> set[str]:
+        """The folders, and names on the hub, whose weights are loaded here."""
+        known = self.folders.items()
+        return {x for source, x in known if x != SELF and source not in self.addresses}
 
     def check_likeliest(self) -> None:
         """Raise ValueError for a divergence over tokens that servers do not report."""
