@@ -46,7 +46,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--n", type=_count, default=1, help="answers or pictures; default: 1")
     parser.add_argument(
-        "--temperature", type=float, help="default: 0 (greedy) for one answer, else as in training"
+        "--temperature",
+        type=float,
+        help="default: 0 (greedy) for one answer, else as in training; for the text that a picture "
+        "is drawn from: as in evaluation",
     )
     parser.add_argument(
         "--max-new-tokens", type=_count, help="length of an answer; default: as in training"
