@@ -97,6 +97,9 @@ LINES = {
     "'algorithm.teachers.folders={others: \"http://127.0.0.1:1\"}'": (
         "algorithm.teachers.dtype=auto: no teacher is loaded from a folder; set it to null"
     ),
+    f"algorithm=minillm {RUN} algorithm.loss.coef=-1": (
+        "algorithm.loss.coef=-1.0: must be positive"
+    ),
     "algorithm=sdpo trainer=fsdp2": (
         "algorithm.teachers: the policy teaches itself by a copy of its weights, which "
         "trainer.strategy=fsdp2 shards; set trainer=ddp, or give a folder in "

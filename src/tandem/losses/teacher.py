@@ -87,7 +87,7 @@ class WithDivergence(LossWrapper):
 
     says: ClassVar[str] = "with_divergence"
 
-    coef: float = 1.0  # factor of the divergence
+    coef: Annotated[float, positive] = 1.0  # factor of the divergence
 
     def own_facts(self, declared: Facts) -> Facts:
         return replace(super().own_facts(declared), zero_at_zero_advantage=False)
