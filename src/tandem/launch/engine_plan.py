@@ -15,7 +15,7 @@ from tandem.config import ConfigError, build, compose
 from tandem.config.overrides import parse
 from tandem.launch.engine_options import LAST_PORT, Servers
 from tandem.launch.engine_processes import EngineProcess
-from tandem.launch.initial_weights import finished_model
+from tandem.launch.finished_runs import finished_model
 from tandem.policies.engines.addresses import AUTO
 from tandem.policies.engines.serving import Served, ServerOption
 from tandem.policies.lora import Lora

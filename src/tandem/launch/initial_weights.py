@@ -18,19 +18,22 @@ from omegaconf import DictConfig, OmegaConf
 from tandem.config import ConfigError, build, check, compose, trust
 from tandem.config.experiments import shared_words
 from tandem.config.overrides import parse
-from tandem.config.plain import as_text, to_plain
+from tandem.config.plain import to_plain
 from tandem.launch.devices import check_machine, check_one_rank
+from tandem.launch.finished_runs import (
+    finished_model,
+    read_run,
+    refuse_two_starts,
+    refuse_untyped_model,
+)
 from tandem.launch.ranks import make_on_first
 from tandem.launch.warm_start_key import FILE, MadeOf, collect_inputs, reason
-from tandem.policies.flow.teachers import TRANSFORMER
 from tandem.record import durable
-from tandem.record.foreign import UNREADABLE, read_config, reason_of
 from tandem.record.terminal import line, say
 from tandem.settings.settings import key_of
-from tandem.stop import EngineUnavailable, command_to_resume
+from tandem.stop import EngineUnavailable
 from tandem.types import SEGMENTS
 
-CONFIGS = ("config.json", TRANSFORMER, "text/config.json")  # of a language model, a flow, a chain
 # Overrides that are not for a run trained from its beginning.
 NOT_TRAINED = ("resume", "evaluate", "estimate", "dry_run", "run_dir", "warm_start", "sweep")
 DEVICE = {"trainer", "trainer.accelerator", "trainer.devices"}  # overrides that choose one
@@ -61,39 +64,6 @@ def check_start(cfg: DictConfig, *, recorded: bool = False) -> DictConfig | None
         refuse_rounding_again(cfg, start, "warm_start")
         return start
     return None
-
-
-def refuse_untyped_model(cfg: DictConfig) -> None:
-    """Refuse weights of another model in the default one, whose numbers are made for its size."""
-    typed = {part.key_or_group: part.input_line for part in parse(cfg.overrides)}
-    chosen = cfg.choices.model
-    if "model" in typed:
-        return
-    if "model.path" in typed and "build" in cfg.model:
-        raise ConfigError(
-            f"{typed['model.path']}: without model= these weights would be trained with the "
-            f"numbers of the embedded {chosen}; add model=hf, or model={chosen}"
-        )
-    if "continue_from" in typed:
-        finished_model(Path(cfg.continue_from))
-        before = read_run(Path(cfg.continue_from)).get("choices", {}).get("model", chosen)
-        if before != chosen:
-            raise ConfigError(
-                f"{typed['continue_from']} takes the weights alone, and the run was of "
-                f"model={before}: repeat its words ({cfg.continue_from}/config.yaml has them as "
-                f"overrides), or add model={chosen}"
-            )
-
-
-def refuse_two_starts(cfg: DictConfig) -> None:
-    """Refuse a warm start that was typed beside `continue_from`, which takes the place of a
-    preset's own."""
-    typed = [part.input_line for part in parse(cfg.overrides) if part.key_or_group == "warm_start"]
-    if typed and cfg.warm_start is not None:
-        raise ConfigError(
-            f"{typed[-1]} trains weights to begin with, and continue_from={cfg.continue_from} has "
-            "them; leave one of the two out"
-        )
 
 
 def check_warm_start(start: DictConfig, *, recorded: bool) -> None:
@@ -146,17 +116,6 @@ def naming_warm_start() -> Iterator[None]:
         raise ConfigError(f"warm_start: {error}") from error
 
 
-def finished_model(run_dir: Path) -> Path:
-    """The folder of the final model of a run."""
-    if not has_model(run_dir):
-        begun = (run_dir / "config.yaml").is_file()
-        finish = f", or finish it first: {command_to_resume(run_dir)}" if begun else ""
-        raise ConfigError(
-            f"continue_from={run_dir} has no model/; give the directory of a finished run{finish}"
-        )
-    return run_dir / "model"
-
-
 def check_teachers(cfg: DictConfig) -> None:
     """Check that each teacher can be loaded, without loading it."""
     node = OmegaConf.select(cfg, "algorithm.teachers")
@@ -174,14 +133,6 @@ def quantized_keys(cfg: DictConfig) -> set[str]:
     return {key for key in keys if OmegaConf.select(cfg, f"{key}.quantization") is not None}
 
 
-def read_run(run_dir: Path) -> DictConfig:
-    """The configuration of another run. Raises ConfigError for a record that cannot be read."""
-    try:
-        return OmegaConf.create(as_text(read_config(run_dir / "config.yaml")))
-    except UNREADABLE as error:
-        raise ConfigError(f"{run_dir}/config.yaml: {reason_of(error)}") from None
-
-
 def refuse_rounding_again(cfg: DictConfig, start: DictConfig, given: str) -> None:
     """Refuse to quantise merged weights again: the update of adapters is smaller than the rounding
     error, so the result would be the base without it."""
@@ -190,10 +141,6 @@ def refuse_rounding_again(cfg: DictConfig, start: DictConfig, given: str) -> Non
             f"{given}: its {key} was trained on a quantised base, and {key}.quantization would "
             "round away what its adapters learnt; remove model/quantization from one of the two"
         )
-
-
-def has_model(run_dir: Path) -> bool:
-    return any((run_dir / "model" / name).is_file() for name in CONFIGS)
 
 
 def warm_start(cfg: DictConfig, train: Train) -> Path:

@@ -18,7 +18,8 @@ from tandem.data import Data
 from tandem.hub import quiet_libraries
 from tandem.launch.banner import banner, prompts_read, warm_start_banner
 from tandem.launch.devices import check_accelerator
-from tandem.launch.initial_weights import check_start, naming_warm_start, read_run
+from tandem.launch.finished_runs import read_run
+from tandem.launch.initial_weights import check_start, naming_warm_start
 from tandem.launch.inputs import check_split, read_inputs, training_split
 from tandem.launch.people import say
 from tandem.launch.ranks import check_nodes, check_run_dir, join_ranks
