@@ -19,7 +19,7 @@ from tandem.data.records import AS_CHAT, Wording
 from tandem.evaluation.settings import Evaluation, Pictures
 from tandem.hub import quiet_libraries
 from tandem.launch.devices import set_float32_precision
-from tandem.launch.initial_weights import has_model
+from tandem.launch.finished_runs import has_model
 from tandem.legality.steps import read_levels
 from tandem.policies.base import Policy
 from tandem.policies.chain.records import ChainSampling
