@@ -1,11 +1,15 @@
 """Defaults of a function from outside the package become configuration, whatever they are."""
 
 import pytest
+import yaml
+from omegaconf import OmegaConf
 from written_plugin import metrics_of
 
 from tandem.config import ConfigError, build, check, compose
 from tandem.config.checks import make_case
+from tandem.launch.run import recorded_text
 from tandem.legality.units import warning
+from tandem.registry.nodes import as_text
 
 pytestmark = pytest.mark.usefixtures("unregistered")
 
@@ -94,3 +98,20 @@ def test_a_pair_without_a_unit_is_named_where_a_flow_is_trained(plugin):
     assert "algorithm.loss.band=[0.2, 0.28] of silent has no" in warning(case.algorithm, case.plan)
     with pytest.raises(ConfigError, match=r"^algorithm\.loss\.band=\[0\.2, 0\.28\] of silent has"):
         check(compose([*WORDS, "model=tiny_chain", "algorithm=grpo", "algorithm/loss=silent"]))
+
+
+TEXTS = r"""
+from tandem import register_reward
+
+@register_reward
+def matched(output, prompt, *, pattern: str = r"\${(\w+)}", names=("${seed}",), of="${a"): ...
+"""
+
+
+def test_a_text_that_is_a_default_is_no_interpolation(plugin):
+    plugin(TEXTS)
+    cfg = compose([*WORDS, "reward=matched", "run_dir=x"])
+    again = OmegaConf.create(as_text(yaml.safe_load(recorded_text(cfg))))
+    for reward in (cfg.reward, again.reward):
+        given = build(reward)["matched"].function.keywords
+        assert given == {"pattern": r"\${(\w+)}", "names": ("${seed}",), "of": "${a"}

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tandem.config import compose
-from tandem.config.plain import as_text
 from tandem.launch.initial_weights import warm_configuration
 from tandem.launch.warm_start_key import FILE, TANDEM, collect_inputs, reason
+from tandem.registry.nodes import as_text
 
 pytestmark = pytest.mark.usefixtures("unregistered")
 

@@ -13,7 +13,7 @@ from tandem.config.contents import read
 from tandem.config.files import Plain
 from tandem.config.loading import Composition, Loader
 from tandem.config.overrides import is_choice, list_options, parse
-from tandem.config.plain import as_text
+from tandem.registry.nodes import as_text
 from tandem.settings.settings import key_of
 
 

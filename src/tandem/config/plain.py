@@ -55,18 +55,6 @@ def find_null(root: DictConfig, key: str) -> str | None:
     return None
 
 
-def as_text(value: Any) -> Any:
-    """Plain values as values of a configuration in which `${seed}` stays text."""
-    match value:
-        case dict():
-            return {name: as_text(item) for name, item in value.items()}
-        case list():
-            return [as_text(item) for item in value]
-        case str():
-            return re.sub(r"(\\*)\$\{", r"\1\1\\${", value)
-    return value
-
-
 def shorten_reason(error: OmegaConfBaseException) -> str:
     """The first line of an error, without the prefix that OmegaConf adds."""
     said = RAISED.sub("", str(error).partition("\n")[0])

@@ -11,9 +11,9 @@ from omegaconf import DictConfig, OmegaConf
 from tandem.config.experiments import override_text
 from tandem.config.names import ConfigError
 from tandem.config.overrides import parse
-from tandem.config.plain import as_text
 from tandem.config.values import of_reward
 from tandem.record.secrets import REDACTED, scrub_word
+from tandem.registry.nodes import as_text
 
 # The keys that name servers, secrets, programs and folders with addresses.
 CONFIRMED = re.compile(

@@ -19,7 +19,7 @@ from tandem.config.composition import compose
 from tandem.config.entries import is_entry
 from tandem.config.names import ConfigError, unknown
 from tandem.config.overrides import parse
-from tandem.config.plain import FILLED_IN, as_text, iterate_leaves, to_plain
+from tandem.config.plain import FILLED_IN, iterate_leaves, to_plain
 from tandem.config.plugins import hash_modules, load_plugins
 from tandem.config.recorded_words import restore_words
 from tandem.config.resumed_choices import choose
@@ -28,6 +28,7 @@ from tandem.record import foreign
 from tandem.record.foreign import UNREADABLE, read_config, reason_of
 from tandem.record.latest import follow_link
 from tandem.record.secrets import REDACTED
+from tandem.registry.nodes import as_text
 from tandem.remote import is_address
 from tandem.settings.renamed import present_config
 

@@ -31,7 +31,6 @@ from tandem.config.help import ESTIMATE, everything, list_plugin_options, page
 from tandem.config.names import ConfigError, unknown
 from tandem.config.options_in_use import list_options_in_use
 from tandem.config.overrides import list_options, parse, quote
-from tandem.config.plain import as_text
 from tandem.config.refusals import refusing
 from tandem.config.resume import check_files, configuration, find_resumed_run
 from tandem.config.values import list_keys, refuse_empty
@@ -40,6 +39,7 @@ from tandem.record.finished import completed_iterations
 from tandem.record.next_commands import next_commands
 from tandem.record.summary import summarise
 from tandem.record.terminal import line
+from tandem.registry.nodes import as_text
 from tandem.sweep.single_run import refuse_sweep
 from tandem.sweep.swept_values import find_one_that_runs
 from tandem.sweep.words import Sweep, parse_sweep

@@ -8,9 +8,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from tandem.config import ConfigError
 from tandem.config.overrides import parse
-from tandem.config.plain import as_text
 from tandem.policies.flow.teachers import TRANSFORMER
 from tandem.record.foreign import UNREADABLE, read_config, reason_of
+from tandem.registry.nodes import as_text
 from tandem.stop import command_to_resume
 
 CONFIGS = ("config.json", TRANSFORMER, "text/config.json")  # of a language model, a flow, a chain

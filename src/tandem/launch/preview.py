@@ -12,7 +12,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from tandem.config import build, check
 from tandem.config.experiments import record_overrides
-from tandem.config.plain import as_text
 from tandem.config.refusals import refusing
 from tandem.data import Data
 from tandem.hub import quiet_libraries
@@ -29,6 +28,7 @@ from tandem.record.mirrors import Job
 from tandem.record.resumable import check_measurable, check_resumable
 from tandem.record.room import check_place
 from tandem.record.terminal import line
+from tandem.registry.nodes import as_text
 from tandem.settings.settings import Settings
 
 

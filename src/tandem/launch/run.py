@@ -16,7 +16,7 @@ from tandem import distributed
 from tandem.config import ConfigError, build, configuration
 from tandem.config.arguments import fill_defaults
 from tandem.config.composition import compose_with_hydra, drop_hydra
-from tandem.config.plain import as_text, to_plain
+from tandem.config.plain import to_plain
 from tandem.config.plugins import IMPORTED
 from tandem.config.refusals import refusing
 from tandem.config.resume import judge_address, remember, remember_address
@@ -41,6 +41,7 @@ from tandem.record.next_commands import next_commands
 from tandem.record.room import check_room, measure_size, stop_where_full
 from tandem.record.run_record import CHECKPOINTS, RunRecord
 from tandem.record.writer import claim_folder
+from tandem.registry.nodes import as_text
 from tandem.rewards.networks import trains_on
 from tandem.settings.settings import Settings
 from tandem.sweep.single_run import refuse_sweep

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
 from typing import Any
@@ -62,7 +63,7 @@ def _as_value(default: Any, where: str) -> Any:
     function, numbers = unwrap_partial(default)
     by_place = isinstance(default, functools.partial) and default.args
     if not inspect.isfunction(function) or by_place:
-        return default
+        return as_text(default)
     if not function.__qualname__.isidentifier():
         raise ValueError(
             f"{where}: its default {function.__qualname__} has no name in a configuration; define "
@@ -72,9 +73,21 @@ def _as_value(default: Any, where: str) -> Any:
     return {"_target_": place(function), "_partial_": True, **held}
 
 
+def as_text(value: Any) -> Any:
+    """Plain values as values of a configuration in which `${seed}` stays text."""
+    match value:
+        case dict():
+            return {name: as_text(item) for name, item in value.items()}
+        case list() | tuple():
+            return [as_text(item) for item in value]
+        case str():
+            return re.sub(r"(\\*)\$\{", r"\1\1\\${", value)
+    return value
+
+
 def _in_units(default: Any, unit: str | None) -> Any:
-    if isinstance(default, (list, tuple)):
-        return type(default)(_in_units(x, unit) for x in default)
+    if isinstance(default, list):
+        return [_in_units(x, unit) for x in default]
     if unit not in IN_UNITS or type(default) not in (int, float):
         return default
     return IN_UNITS[unit].format(default, default - 1)
