@@ -1,5 +1,7 @@
 """Defaults of a function from outside the package become configuration, whatever they are."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 from omegaconf import OmegaConf
@@ -101,10 +103,16 @@ def test_a_pair_without_a_unit_is_named_where_a_flow_is_trained(plugin):
 
 
 TEXTS = r"""
+from pathlib import Path
+
 from tandem import register_reward
 
 @register_reward
 def matched(output, prompt, *, pattern: str = r"\${(\w+)}", names=("${seed}",), of="${a"): ...
+
+@register_reward
+def listed(output, prompt, *, words: Path = Path("words.txt"), bare=Path("${a}"),
+           more: tuple[Path, ...] = (Path("a"),)): ...
 """
 
 
@@ -115,3 +123,15 @@ def test_a_text_that_is_a_default_is_no_interpolation(plugin):
     for reward in (cfg.reward, again.reward):
         given = build(reward)["matched"].function.keywords
         assert given == {"pattern": r"\${(\w+)}", "names": ("${seed}",), "of": "${a"}
+
+
+def test_a_default_may_be_a_path(plugin):
+    plugin(TEXTS)
+    cfg = compose([*WORDS, "reward=listed", "run_dir=x"])
+    check(cfg)
+    again = OmegaConf.create(as_text(yaml.safe_load(recorded_text(cfg))))
+    for reward in (cfg.reward, again.reward):
+        given = build(reward)["listed"].function.keywords
+        assert given == {"words": Path("words.txt"), "bare": Path("${a}"), "more": (Path("a"),)}
+    other = compose([*WORDS, "reward=listed", "reward.listed.function.bare=b"])
+    assert build(other.reward)["listed"].function.keywords["bare"] == Path("b")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import enum
 import functools
 import inspect
+import os
 import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from inspect import Parameter, Signature
+from pathlib import Path
 from typing import Any
 
 from tandem.contracts import facts_of
@@ -51,6 +53,8 @@ def _annotation_of(parameter: Parameter, registered: bool, scope: Mapping[str, A
         return Parameter.empty
     if isinstance(parameter.default, enum.Enum):  # recorded as text
         return type(parameter.default)
+    if isinstance(parameter.default, os.PathLike):
+        return Path
     # A default of 1 may be set to 0.5, and stays an integer until it is.
     kinds = {bool: bool, int: float | int, float: float, tuple: tuple[Any, ...]}
     return kinds.get(type(parameter.default), Parameter.empty)

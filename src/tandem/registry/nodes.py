@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
@@ -74,7 +75,7 @@ def _as_value(default: Any, where: str) -> Any:
 
 
 def as_text(value: Any) -> Any:
-    """Plain values as values of a configuration in which `${seed}` stays text."""
+    """Plain values as values of a configuration in which `${seed}` stays text; paths are text."""
     match value:
         case dict():
             return {name: as_text(item) for name, item in value.items()}
@@ -82,6 +83,8 @@ def as_text(value: Any) -> Any:
             return [as_text(item) for item in value]
         case str():
             return re.sub(r"(\\*)\$\{", r"\1\1\\${", value)
+        case os.PathLike():
+            return as_text(os.fspath(value))
     return value
 
 
