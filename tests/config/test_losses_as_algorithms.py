@@ -38,3 +38,24 @@ def test_a_loss_that_draws_steps_by_lot_names_what_rows_of_data_lack():
 def test_a_rollout_of_the_other_kind_is_told_by_its_own_name():
     with pytest.raises(ConfigError, match=r"^rollout=local: model=tiny_flow sets its own"):
         compose([*FLOW, "algorithm=flow_grpo", "rollout=local"])
+
+
+MATCHING = """
+from tandem import register_policy_loss
+
+@register_policy_loss(reads={"real_x0"}, networks={"fake"}, matches=True, taught=True)
+def led(batch): return (batch.networks["fake"].x0 - batch.x0).square().mean(-1)
+
+@register_policy_loss(networks={"fake", "surrogate"}, matches=True)
+def ranked(batch): return (batch.networks["surrogate"].x0 - batch.x0).square().mean(-1)
+"""
+
+
+@pytest.mark.usefixtures("unregistered")
+@pytest.mark.parametrize(("loss", "query"), [("led", "trajectory"), ("ranked", "reverse")])
+def test_a_loss_of_ones_own_that_matches_is_admitted_as_an_algorithm(plugin, loss, query):
+    plugin(MATCHING)
+    cfg = compose(["plugins=[wrong]", *FLOW, f"algorithm={loss}"])
+    check(cfg)
+    assert cfg.choices.algorithm == loss and cfg.algorithm.loss._target_ == f"wrong.{loss}"
+    assert cfg.algorithm.query._target_.endswith(f".{query}")

@@ -147,6 +147,8 @@ def base_of(target: str) -> str | None:
         return "dpo"
     if facts.on_errors:
         return next((base for fact, base in OF_ERRORS.items() if fact in facts.reads), "nft")
+    if facts.matches:
+        return "tdm_r1" if "surrogate" in facts.networks else "tdm"
     taught = next((base for fact, base in OF_TEACHERS.items() if fact in facts.reads), None)
     if taught is not None:
         return taught
