@@ -878,3 +878,24 @@ def unaveraged(old_logp, logp, advantages, mask):
 def test_a_loss_that_averages_itself_ends_in_one_line(plugin, words, fault):
     said = words_of(plugin(AVERAGING), "algorithm/importance_sampling=none", *words)
     assert fault in said
+
+
+VALUED = """
+from tandem import register_policy_loss
+
+@register_policy_loss(reads={"values", "returns"})
+def valued(batch): return -batch.advantages * batch.logp * (batch.values - batch.returns)
+"""
+
+
+def test_a_loss_that_reads_values_needs_a_critic_and_is_enough_for_one(plugin):
+    plugin(VALUED)
+    words = ["plugins=[wrong]", "warm_start=null", "~recipe"]
+    with pytest.raises(ConfigError) as told:
+        check(compose([*words, "algorithm=valued"]))
+    assert str(told.value) == (
+        "algorithm.critic=null: valued reads the values of a critic; use the one of "
+        "algorithm=ppo, or another algorithm/loss"
+    )
+    beside = ["algorithm=ppo", "algorithm/advantage=group_relative", "group_size=4"]
+    check(compose([*words, *beside, "algorithm/loss=valued"]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tandem.contracts import (
+    bound_parts_of,
     facts_of,
     name_of,
     named_rewards_of,
@@ -14,6 +15,8 @@ from tandem.contracts import (
 )
 from tandem.legality.case import Case, unknown
 from tandem.legality.judges import find_judges
+
+VALUES = {"values", "old_values", "returns"}  # fields that a critic provides
 
 
 def groups_have_rivals(case: Case) -> Iterator[str]:
@@ -63,14 +66,19 @@ def samples_with_one_ratio_have_one_advantage(case: Case) -> Iterator[str]:
 
 
 def values_have_a_critic(case: Case) -> Iterator[str]:
-    """A critic and an advantage that reads its values come together."""
+    """A critic and a part that reads its values come together."""
     critic = case.algorithm.critic
-    estimators = case.estimators.values()
-    reading = [name_of(e) for e in estimators if "old_values" in facts_of(e).reads]
+    reading = [
+        (group, name_of(part))
+        for group, parts in case.parts.items()
+        for part in bound_parts_of(None if group == "critic" else parts)
+        if facts_of(part).reads & VALUES
+    ]
     if critic is None and reading:
+        group, name = reading[-1]  # of an advantage the innermost
         yield (
-            f"algorithm.critic=null: {reading[0]} reads the values of a critic; use the one of "
-            "algorithm=ppo, or another algorithm/advantage"
+            f"algorithm.critic=null: {name} reads the values of a critic; use the one of "
+            f"algorithm=ppo, or another algorithm/{group}"
         )
     if critic is not None and not reading:
         yield (
