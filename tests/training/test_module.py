@@ -20,6 +20,8 @@ from tandem.advantages.temporal import reward_to_go
 from tandem.algorithm.algorithm import Algorithm
 from tandem.algorithm.regularizers import EntropyBonus
 from tandem.contracts import declare
+from tandem.contracts.parts import place_of
+from tandem.contracts.stateful import StatefulComponent
 from tandem.experience import Budget, Experience
 from tandem.losses import importance, reduction
 from tandem.losses.policy import nll, ppo, reinforce
@@ -236,6 +238,26 @@ def test_a_resumed_run_remembers_how_long_it_had_no_signal(tmp_path):
     resumed.load_state(first.go(2).state())
     with pytest.raises(Stop, match="in 3 iterations in a row"):
         resumed.go()
+
+
+class Past(StatefulComponent):
+    def __init__(self, slots: int) -> None:
+        super().__init__()
+        self.register_buffer("average", torch.zeros(slots, dtype=torch.float64))
+
+
+def test_an_advantage_whose_state_has_another_shape_than_the_checkpoint_s_is_named(tmp_path):
+    first, resumed = (
+        Loop(folder=tmp_path, algorithm=replace(GRPO, advantage=Past(slots))) for slots in (8, 4)
+    )
+    for made in (first, resumed):  # a table has no state but its weights
+        made.policy.state, made.policy.load_state = dict, dict
+    resumed.load_state(resumed.state())
+    with pytest.raises(Stop) as told:
+        resumed.load_state(first.state())
+    line = str(told.value)
+    assert line.startswith(f"the state of algorithm.advantage (Past at {place_of(Past)}) does not")
+    assert f"continue_from={tmp_path}: size mismatch for average" in line and "\n" not in line
 
 
 def test_a_gradient_that_is_not_finite_leaves_the_weights_and_a_batch_to_look_at(tmp_path):

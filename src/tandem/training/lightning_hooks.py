@@ -13,6 +13,7 @@ from torch import Tensor
 from tandem import distributed
 from tandem.algorithm.algorithm import Algorithm
 from tandem.contracts import name_of
+from tandem.contracts.parts import place_of
 from tandem.data.stream import OtherPrompts
 from tandem.experience import Experience
 from tandem.policies.weights import select_prefix
@@ -220,19 +221,30 @@ class LightningHooks(LightningModule):
         return counters | remembered
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restore the result of `state`, scalars and tensors. Raises OtherPrompts."""
+        """Restore the result of `state`, scalars and tensors. Raises Stop for what does not fit."""
         for name in COUNTERS:
             setattr(self, name, int(state.get(name, 0)))  # older checkpoints have fewer
-        try:
-            self.stream.load_state_dict(select_prefix(state, "stream."))
-        except Stop:
-            raise
-        except RuntimeError as error:  # torch names all tensors, one a line
-            of, fault = type(self.stream).__name__, str(error).splitlines()[-1].strip("\t.")
-            raise OtherPrompts(f"the state of {of} does not fit these prompts: {fault}") from error
+        what = f"the state of {type(self.stream).__name__} does not fit these prompts"
+        _load(self.stream, select_prefix(state, "stream."), OtherPrompts, what)
         self.policy.load_state(select_prefix(state, "policy."))
         self.boundary = ({}, {})
         self.source.begin(self.iteration)
         self.source.load_state(select_prefix(state, "ahead."))
-        for name, remembered in self.algorithm.memory.items():
-            remembered.load_state_dict(select_prefix(state, f"algorithm.{name}."))
+        for name, part in self.algorithm.memory.items():
+            what = (
+                f"the state of algorithm.{name} ({type(part).__name__} at {place_of(type(part))}) "
+                "does not fit that of the checkpoint; if its code has changed since, restore it, "
+                f"or start a new run with continue_from={self.folder}"
+            )
+            _load(part, select_prefix(state, f"algorithm.{name}."), Stop, what)
+
+
+def _load(part: torch.nn.Module, state: Mapping[str, Tensor], error: type[Stop], what: str) -> None:
+    """Load a state. Raises an error of this type that says what does not fit, and why."""
+    try:
+        part.load_state_dict(state)
+    except Stop:
+        raise
+    except RuntimeError as reason:  # torch names all tensors, one a line
+        fault = str(reason).splitlines()[-1].strip("\t.")
+        raise error(f"{what}: {fault}") from reason
