@@ -205,14 +205,27 @@ def test_nothing_inside_a_run_directory_is_imported(tmp_path, monkeypatch, insid
     assert not (run / "canary").exists()
 
 
-@pytest.mark.parametrize("file", ["config.yaml", "manifest.json"])
+OF_A_RUN = {"config.yaml": "choices: {}", "manifest.json": '{"starts": []}'}
+
+
+@pytest.mark.parametrize("file", OF_A_RUN)
 def test_one_file_of_a_run_is_enough_to_be_one(tmp_path, monkeypatch, file):
-    (tmp_path / file).write_text("{}")
+    (tmp_path / file).write_text(OF_A_RUN[file])
     (tmp_path / "loud.py").write_text(LOUD)
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ConfigError, match="loud is in the run directory"):
         load_plugins(["loud"])
     assert not (tmp_path / "canary").exists()
+
+
+@pytest.mark.parametrize("text", ["{}", "defaults: [db]", "a: &a [1]\nb: *a", "- 1", "\x00"])
+def test_a_project_may_have_a_configuration_and_a_manifest_of_its_own(tmp_path, monkeypatch, text):
+    for file in OF_A_RUN:
+        (tmp_path / file).write_text(text)
+    (tmp_path / "loud.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    load_plugins(["loud"])
+    assert sys.modules["loud"].__file__ == str(tmp_path / "loud.py")
 
 
 def test_a_run_that_names_a_plugin_puts_no_folder_among_those_of_modules(tmp_path, monkeypatch):

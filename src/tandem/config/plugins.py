@@ -14,12 +14,12 @@ from types import ModuleType
 
 from tandem.config import trust
 from tandem.config.names import ConfigError
+from tandem.record.foreign import is_of_a_run
 
 # Modules named by `plugins=[...]` in this process. `targets` admits what they define.
 ADMITTED: set[str] = set()
 IMPORTED: dict[str, str] = {}  # plugin -> sha256 of its files when they were imported
 LIBRARIES = {"site-packages", "dist-packages"}  # folder names in any environment
-OF_A_RUN = ("config.yaml", "manifest.json")  # either is enough: an untrusted run may lack one
 
 
 def load_plugins(names: object, *, recorded: bool = False) -> list[Path]:
@@ -119,10 +119,7 @@ def _refuse_of_a_run(name: str) -> None:
 
 def _run_around(folder: Path) -> Path | None:
     """The run directory that contains a folder, or is it."""
-    for place in (folder, *folder.parents):
-        if any((place / name).is_file() for name in OF_A_RUN):
-            return place
-    return None
+    return next(filter(is_of_a_run, (folder, *folder.parents)), None)
 
 
 def _load(name: str) -> list[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -160,15 +161,24 @@ def read_object(path: Path, *keys: str) -> dict[str, Any]:
 
 def find_stranger(folder: Path) -> str | None:
     """The name of a configuration or manifest in a folder that no run wrote; None: it has none."""
+    return next((name for name, is_own in _judge_files(folder) if not is_own), None)
+
+
+def is_of_a_run(folder: Path) -> bool:
+    """Whether a folder has a configuration or a manifest that a run wrote: an untrusted run may
+    lack one."""
+    return any(is_own for _, is_own in _judge_files(folder))
+
+
+def _judge_files(folder: Path) -> Iterator[tuple[str, bool]]:
+    """The configuration and the manifest in a folder, each with whether a run wrote it."""
     own = {"config.yaml": (read_config, "choices"), "manifest.json": (read_object, "starts")}
     for name, (read, key) in own.items():
-        try:
-            known = not (folder / name).exists() or key in read(folder / name)
-        except UNREADABLE:
-            known = False
-        if not known:
-            return name
-    return None
+        if os.path.exists(folder / name):
+            try:
+                yield name, key in read(folder / name)
+            except UNREADABLE:
+                yield name, False
 
 
 def reason_of(error: Exception) -> str:
