@@ -100,6 +100,14 @@ WRONG = {
         "    def describe(self): ...\n    def begin(self, prompt): ...\n",
         3, "own_plugin.Mine.begin(self, prompt): it is called with self, prompt, key; write it as",
     ),
+    "a keyword that composing takes": (
+        "from tandem import register_reward\n\n@register_reward\ndef f(a, b, *, defaults=1): ...\n",
+        3, "own_plugin.f: a configuration cannot hold a keyword named defaults; rename it",
+    ),
+    "a fact that is no function": (
+        "from tandem import register_reward\n\n@register_reward(metrics='a/b')\ndef f(a, b): ...\n",
+        3, "metrics='a/b': give a function",
+    ),
     "a fact that there is not": (
         "from tandem import register_reward\n\n@register_reward(read=3)\ndef f(a, b): ...\n",
         3, "fact of a component: unknown 'read'; did you mean 'reads'?",

@@ -19,6 +19,9 @@ WRONG = {
     "loss: set_size: unknown 'k'; there are batch, width": {"set_size": "k"},
     "loss: rising: unknown 'with'; did you mean 'width'?": {"rising": [("with", "width")]},
     "loss: read_with: unknown 'wdth'; did you mean 'width'?": {"read_with": {"wdth": ("width", 1)}},
+    "units=['width']: give a mapping": {"units": ["width"]},
+    "metrics='actor/x': give a function": {"metrics": "actor/x"},
+    "batch_statistics=True: give a function": {"batch_statistics": True},
     'clips: declare units={"clip_low": "clip"} or "sequence" as well': {"clips": 1.0},
 }
 

@@ -50,6 +50,16 @@ def refuse_unknown(what: str, given: object, known: Collection[object]) -> None:
     raise ValueError(f"{what}: unknown {given!r}; {said}")
 
 
+def refuse_other_kinds(record: Any) -> None:
+    """Raise ValueError for a field that is no mapping, or no function, where it must be one."""
+    for name, hint in _hints(type(record)).items():
+        value = getattr(record, name)
+        if get_origin(hint) is Mapping and not isinstance(value, Mapping):
+            raise ValueError(f"{name}={value!r}: give a mapping")
+        if Callable in get_args(hint) and not (value is None or callable(value)):
+            raise ValueError(f"{name}={value!r}: give a function")
+
+
 def refuse_unlisted(record: Any) -> None:
     """Raise ValueError for a field outside the `Literal` in its annotation."""
     for name, kinds in _list_names(type(record)).items():
@@ -62,10 +72,15 @@ def refuse_unlisted(record: Any) -> None:
 
 
 @functools.cache
+def _hints(record: type) -> dict[str, Any]:
+    return get_type_hints(record, localns={"Bound": object})
+
+
+@functools.cache
 def _list_names(record: type) -> dict[str, list[tuple[object, ...]]]:
     """Field -> its allowed values; for a mapping, those of keys and of values; () for any."""
     found = {}
-    for name, hint in get_type_hints(record, localns={"Bound": object}).items():
+    for name, hint in _hints(record).items():
         kinds = get_args(hint) if get_origin(hint) is Mapping else [hint]
         if any(listed := [_values(kind) for kind in kinds]):
             found[name] = listed

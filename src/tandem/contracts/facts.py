@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from tandem.contracts.admitted import Domain, refuse_unknown, refuse_unlisted
+from tandem.contracts.admitted import Domain, refuse_other_kinds, refuse_unknown, refuse_unlisted
 
 if TYPE_CHECKING:
     from tandem.contracts.bounds import Bound
@@ -149,6 +149,7 @@ class Facts:
     noiseless: bool = False
 
     def __post_init__(self) -> None:
+        refuse_other_kinds(self)
         refuse_unlisted(self)
         sets = {"reads": self.reads, "gives": self.gives, "networks": self.networks}
         for name, given in sets.items():

@@ -41,7 +41,7 @@ def bound_call(name: str, component: Callable, *, made: bool = False) -> Node:
     Numbers taken by `**numbers` have no defaults: `+algorithm.loss.alpha=2` adds one. A class is
     instantiated with its defaults, and the object is called. What is `made` when the run is built,
     as a class is, gets all of its arguments from the configuration. Raises ValueError for a default
-    that is a function without a name.
+    that is a function without a name, and for a keyword named `defaults`.
     """
     units = facts_of(component).units
     call: Node = {"_target_": place(component)}
@@ -51,6 +51,11 @@ def bound_call(name: str, component: Callable, *, made: bool = False) -> Node:
     if made or inspect.isclass(component):
         asked.add(Parameter.POSITIONAL_OR_KEYWORD)
     for parameter in inspect.signature(component).parameters.values():
+        if parameter.name == "defaults":  # Hydra's list of the files of a configuration
+            raise ValueError(
+                f"{place(component)}: a configuration cannot hold a keyword named defaults; rename "
+                "it"
+            )
         if parameter.default is not Parameter.empty:
             default = _as_value(parameter.default, f"{place(component)}: {parameter.name}")
             call[parameter.name] = _in_units(default, units.get(parameter.name))
