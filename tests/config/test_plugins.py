@@ -14,6 +14,7 @@ from tandem.config.arguments import fill_defaults
 from tandem.config.composition import import_plugins
 from tandem.config.help import list_plugin_options
 from tandem.config.plugins import list_sources
+from tandem.config.targets import resolve
 from tandem.launch.command_line import help_of
 from tandem.launch.run import recorded_text
 from tandem.types import Scores
@@ -468,3 +469,32 @@ def test_a_rollout_that_changes_one_number_of_another_has_its_dynamics(
     cfg = compose(words)
     check(cfg)
     assert (cfg.choices.dynamics, cfg.rollout.max_rows) == (dynamics, 5)
+
+
+SPLIT = """
+from tandem import register_policy_loss
+
+def doubled(x): return 2 * x
+
+@register_policy_loss(reads={"old_logp"})
+def mine(batch): return batch.old_logp - batch.logp
+
+@register_policy_loss(reads={"old_logp"})
+def shaped(batch, *, shape=doubled): return shape(batch.old_logp - batch.logp)
+"""
+
+
+def test_what_a_module_registers_that_a_plugin_imports_can_be_chosen_and_nothing_else(written):
+    written(SPLIT, "own_losses.py")
+    written("from own_losses import mine as ours, shaped\n")
+    words = ["plugins=[own_plugin]", "warm_start=null"]
+    try:
+        cfg = compose([*words, "algorithm/loss=mine"])
+        check(cfg)
+        assert cfg.algorithm.loss._target_ == "own_losses.mine"
+        assert resolve("own_plugin.ours", "here") is resolve("own_losses.mine", "here")
+        said = "own_losses.doubled is not among the targets that a configuration may name; add "
+        with pytest.raises(ConfigError, match=rf"shape: {said}own_losses to plugins=\[\.\.\.\]$"):
+            check(compose([*words, "algorithm/loss=shaped"]))
+    finally:
+        sys.modules.pop("own_losses")

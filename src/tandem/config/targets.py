@@ -15,7 +15,7 @@ from typing import NoReturn
 from tandem.config.names import ConfigError, nearest
 from tandem.config.own_targets import own_targets
 from tandem.config.plugins import ADMITTED
-from tandem.contracts import REGISTERED, need_extra, place
+from tandem.contracts import REGISTERED, is_foreign, need_extra, place
 from tandem.contracts.registration import ADAPTED
 
 # Modules of components: no other module is imported for a `_target_`. The shell (config, run,
@@ -66,7 +66,8 @@ def resolve(path: str, where: str) -> Callable:
     Raises ConfigError, before any import, if the module holds no components.
     """
     module_name, _, name = str(path).rpartition(".")
-    if str(path) not in LIBRARY and (not _is_home(module_name) or name.startswith("_")):
+    listed = str(path) in LIBRARY or _is_registered(str(path))
+    if not listed and (not _is_home(module_name) or name.startswith("_")):
         _refuse(path, where)
     found = getattr(_module(module_name, path, where), name, None)
     if found is None:
@@ -95,7 +96,12 @@ def _as_adapted(found: Callable, path: str, where: str) -> Callable:
 
 
 def _refuse(path: str, where: str) -> NoReturn:
-    raise ConfigError(f"{where}: {path} is not among the targets that a configuration may name")
+    """Raise for a name that may not be called; the module of a user's parts can be a plugin."""
+    module = str(path).rpartition(".")[0]
+    own = any(one.__module__ == module and is_foreign(one) for one in REGISTERED.values())
+    advice = f"; add {module} to plugins=[...]" if own else ""
+    said = f"{where}: {path} is not among the targets that a configuration may name"
+    raise ConfigError(said + advice)
 
 
 def _module(name: str, path: str, where: str) -> object:
@@ -134,16 +140,21 @@ def _is_own(found: object, path: str) -> bool:
             top,
             name,
         )
-    return (inspect.isfunction(found) or inspect.isclass(found)) and _is_home(found.__module__)
+    is_code = inspect.isfunction(found) or inspect.isclass(found)
+    return is_code and (_is_home(found.__module__) or _is_registered(place(found)))
 
 
 def _is_part(found: Callable, path: str) -> bool:
     """Whether it is named by an option, registered, or defined by a plugin."""
     if path in LIBRARY or _lies_in(ADMITTED, found.__module__):
         return True
-    return not own_targets().isdisjoint((path, place(found))) or any(
-        place(component) == place(found) for component in REGISTERED.values()
-    )
+    named = not own_targets().isdisjoint((path, place(found)))
+    return named or _is_registered(place(found))
+
+
+def _is_registered(path: str) -> bool:
+    """Whether a decorator registered what lies there, which something has imported by then."""
+    return any(place(component) == path for component in REGISTERED.values())
 
 
 def _is_home(module_name: str) -> bool:
