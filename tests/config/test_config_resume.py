@@ -342,7 +342,7 @@ def test_a_configuration_that_was_tampered_with_is_checked_like_any_other(run_di
         check(resume_config(run_dir, []))
     cfg.plugins = ["torch"]
     path.write_text(OmegaConf.to_yaml(cfg))
-    with pytest.raises(ConfigError, match=r"^plugins: torch is a library"):
+    with pytest.raises(ConfigError, match=r"^plugins: the run names torch, and .* is not what"):
         resume_config(run_dir, [])
 
 

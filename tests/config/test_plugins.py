@@ -13,7 +13,7 @@ from tandem.config import ConfigError, build, check, compose
 from tandem.config.arguments import fill_defaults
 from tandem.config.composition import import_plugins
 from tandem.config.help import list_plugin_options
-from tandem.config.plugins import list_sources
+from tandem.config.plugins import ADMITTED, list_sources
 from tandem.config.targets import resolve
 from tandem.launch.command_line import help_of
 from tandem.launch.run import recorded_text
@@ -498,3 +498,18 @@ def test_what_a_module_registers_that_a_plugin_imports_can_be_chosen_and_nothing
             check(compose([*words, "algorithm/loss=shaped"]))
     finally:
         sys.modules.pop("own_losses")
+
+
+def test_an_installed_module_that_registers_parts_is_a_plugin(written, monkeypatch):
+    path = written(FOREIGN, "site-packages/own_plugin.py")
+    monkeypatch.syspath_prepend(str(path.parent))
+    monkeypatch.setattr("tandem.config.plugins.ADMITTED", admitted := {*ADMITTED})
+    monkeypatch.setattr("tandem.config.targets.ADMITTED", admitted)
+    words = ["plugins=[own_plugin]", "warm_start=null", "reward=of_verl"]
+    for _ in range(2):  # another command of the same process
+        check(compose(words))
+    assert list_sources(["own_plugin.of_verl"]) == [path]
+    written("", "site-packages/own_library.py")
+    with pytest.raises(ConfigError, match="own_library is a library, which registers nothing; gi"):
+        compose(["plugins=[own_library]"])
+    assert "own_library" not in admitted

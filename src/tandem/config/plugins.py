@@ -14,6 +14,7 @@ from types import ModuleType
 
 from tandem.config import trust
 from tandem.config.names import ConfigError
+from tandem.contracts import REGISTERED
 from tandem.record.foreign import is_of_a_run
 
 # Modules named by `plugins=[...]` in this process. `targets` admits what they define.
@@ -92,7 +93,8 @@ def _refuse_unsaid(name: str, names: Sequence[str]) -> None:
         )
     if not files:
         raise ConfigError(f"plugins: there is no module {name} in {Path.cwd()}")
-    if trust.read_trusted().plugins.get(str(files[0])) != trust.digest(files):
+    known = trust.read_trusted().plugins.get(str(files[0]))
+    if known is None or known != trust.digest(files):
         raise ConfigError(
             f"plugins: the run names {name}, and {files[0]} is not what you have run before; read "
             f"it, and give {flag} on the command line if it may run"
@@ -134,6 +136,9 @@ def _load(name: str) -> list[Path]:
         raise ConfigError(_describe_fault(name, error)) from error
     if module.__file__ is None:
         raise ConfigError(f"plugins: {name} is a folder without an __init__.py; add one")
+    if _is_library(name) and not _registers(name.partition(".")[0]):
+        said = f"plugins: {name} is a library, which registers nothing; give a module of your own"
+        raise ConfigError(said)
     ADMITTED.add(name)
     if not known or name not in IMPORTED:  # a later import runs no file again
         IMPORTED[name] = trust.digest(list_files(name) or _list_loaded(module))
@@ -152,14 +157,20 @@ def _describe_fault(name: str, error: Exception | SystemExit) -> str:
     return f"plugins: {last.filename}, line {last.lineno}: {' '.join(said.split())}"
 
 
+def _registers(top: str) -> bool:
+    """Whether a package registered parts, as one that is made for Tandem does."""
+    return any(one.__module__.partition(".")[0] == top for one in REGISTERED.values())
+
+
 def _refuse_foreign(name: str) -> None:
-    """Raise for a file or a library: a library would admit all that it defines, like torch.load."""
+    """Raise for a file, and for a module of Python or Tandem. Other libraries are judged by what
+    they register: one would admit all that it defines, like torch.load."""
     module = name.removesuffix(".py").strip("./").replace("/", ".")
     if module and (name.endswith(".py") or "/" in name):
         raise ConfigError(f"plugins: {name} is a file; give its module: plugins=[{module}]")
     if not all(name.split(".")):
         raise ConfigError(f"plugins: {name!r} names no module; write plugins=[my_rewards]")
-    if _is_library(name):
+    if (top := name.partition(".")[0]) == "tandem" or top in sys.stdlib_module_names:
         raise ConfigError(f"plugins: {name} is a library; give a module of your own")
 
 
@@ -206,7 +217,8 @@ def _list_imports(path: Path, package: str) -> Iterator[str]:
 
 def _is_library(name: str) -> bool:
     top = name.partition(".")[0]
-    if top == "__main__":  # the script that calls tandem.train
+    # The script that calls tandem.train, or a plugin, wherever it is installed.
+    if top in ("__main__", *(one.partition(".")[0] for one in ADMITTED)):
         return False
     return top == "tandem" or top in sys.stdlib_module_names or _is_installed(top)
 
