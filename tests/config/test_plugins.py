@@ -513,3 +513,44 @@ def test_an_installed_module_that_registers_parts_is_a_plugin(written, monkeypat
     with pytest.raises(ConfigError, match="own_library is a library, which registers nothing; gi"):
         compose(["plugins=[own_library]"])
     assert "own_library" not in admitted
+
+
+LOSS_FILE = "_target_: own_plugin.fading\n_partial_: true\n"
+
+
+@pytest.mark.parametrize(
+    "taken",
+    ["algorithm/grpo", "algorithm/loss/cispo", "algorithm/dro", "recipe/tiny_lm/grpo"],
+)
+def test_a_file_beside_a_plugin_has_no_name_of_tandem_s(written, taken):
+    """Of a preset, a loss without a file, one that makes a preset, and a recipe."""
+    written("", "own_plugin/__init__.py")
+    path = written(LOSS_FILE, f"own_plugin/conf/{taken}.yaml")
+    with pytest.raises(ConfigError) as refused:
+        compose(["plugins=[own_plugin]"])
+    group, _, name = taken.rpartition("/")
+    assert str(refused.value) == (
+        f"{path}: {group}={name} is an option of Tandem's; give the file another name"
+    )
+
+
+def test_two_plugins_have_no_file_of_one_name(written):
+    first, second = (
+        written("lr: 1\n", f"own_plugin/{name}/conf/schedule/mine.yaml") for name in "ab"
+    )
+    for name in ("a/__init__.py", "b/__init__.py", "a/more.py", "__init__.py"):
+        written("", f"own_plugin/{name}")
+    compose(["plugins=[own_plugin.a,own_plugin.a.more,own_plugin.a]"])  # one folder
+    with pytest.raises(ConfigError) as refused:
+        compose(["plugins=[own_plugin.a,own_plugin.b]"])
+    assert str(refused.value) == (
+        f"{second}: schedule=mine is {first} already; give the file another name"
+    )
+
+
+def test_a_file_may_be_one_s_own_option_or_no_option(written):
+    written(LOSS, "own_plugin/__init__.py")
+    written("", "own_plugin/conf/config.yaml")  # of an application of the user's
+    written(f"{LOSS_FILE}most: 3.0\n", "own_plugin/conf/algorithm/loss/fade.yaml")
+    cfg = compose(["plugins=[own_plugin]", "algorithm/loss=fade"])
+    assert cfg.algorithm.loss.most == 3.0

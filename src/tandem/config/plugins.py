@@ -14,6 +14,7 @@ from types import ModuleType
 
 from tandem.config import trust
 from tandem.config.names import ConfigError
+from tandem.config.taken_names import refuse_taken_files
 from tandem.contracts import REGISTERED
 from tandem.record.foreign import is_of_a_run
 
@@ -28,7 +29,7 @@ def load_plugins(names: object, *, recorded: bool = False) -> list[Path]:
 
     `recorded`: a run names them, not the user. Then the user must have named the same files with
     the same bytes before. Raises ConfigError for a module that cannot be imported or was not
-    confirmed.
+    confirmed, and for a file whose option is there already.
     """
     if not isinstance(names, list):
         example = names if isinstance(names, str) and names else "my_rewards"
@@ -41,7 +42,9 @@ def load_plugins(names: object, *, recorded: bool = False) -> list[Path]:
             _refuse_unsaid(name, plugins)
     for name in plugins:
         _reach(name)
-    return [folder for name in plugins for folder in _load(name)]
+    folders = [folder for name in plugins for folder in _load(name)]
+    refuse_taken_files(folders)
+    return folders
 
 
 def _reach(name: str) -> None:

@@ -12,6 +12,7 @@ from omegaconf.errors import UnsupportedValueType
 
 from tandem.config.names import ConfigError
 from tandem.config.plugins import ADMITTED
+from tandem.config.taken_names import is_taken
 from tandem.contracts import REGISTERED, Registrar, is_foreign, place, registration
 from tandem.contracts.parts import locate_source
 from tandem.registry import declared
@@ -37,7 +38,7 @@ def store_options(folder: Path) -> None:
         if component.__module__ == NOTEBOOK:
             ADMITTED.add(NOTEBOOK)
         for offered in groups_offering(group):
-            _refuse_taken(folder, offered, name, component)
+            _refuse_taken(offered, name, component)
             _store(offered, name, _hold(node, component))
         if (steps := dynamics_of(group, component)) is not None:
             ConfigStore.instance().store(group="dynamics/_of", name=name, node=steps)
@@ -65,8 +66,8 @@ def _hold(node: Node, component: Callable) -> object:
         raise ConfigError(f"{_line(component)}: {said}") from None
 
 
-def _refuse_taken(folder: Path, group: str, name: str, component: Callable) -> None:
-    if (folder / group / f"{name}.yaml").is_file() or (group, name) in declared.options():
+def _refuse_taken(group: str, name: str, component: Callable) -> None:
+    if is_taken(group, name):
         taken = f"{group}={name} is an option of Tandem's; register another name"
         raise ConfigError(f"{_line(component)}: {taken}")
 
