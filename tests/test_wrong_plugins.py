@@ -489,7 +489,7 @@ WRONG_DIVERGENCES = {
 
 @pytest.mark.parametrize(("name", "fault"), WRONG_DIVERGENCES.items())
 def test_a_divergence_is_tried_on_a_few_states(plugin, name, fault):
-    words = [*plugin(DIVERGENCES), "algorithm=gkd", "algorithm/teachers=self"]
+    words = [*plugin(DIVERGENCES), "algorithm=gkd", "algorithm.teachers.folders={others: x}"]
     check(compose([*words, "algorithm/teachers/divergence=right"]))
     with pytest.raises(ConfigError) as refused:
         check(compose([*words, f"algorithm/teachers/divergence={name}"]))
