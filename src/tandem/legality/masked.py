@@ -65,8 +65,7 @@ def dynamics_are_of_their_sampler(case: Case) -> Iterator[str]:
 
 
 def numbers_of_states_are_read(case: Case) -> Iterator[str]:
-    """A number that needs a certain value of another one, or an upper bound that a loss reads,
-    keeps its default without it."""
+    """A number that needs a certain value of another one keeps its default without it."""
     usual = defaults_of(unwrap_partial(case.algorithm.likelihood)[0])
     given = numbers_of(case.algorithm.likelihood)
     for number, (other, value) in facts_of(case.algorithm.likelihood).read_with.items():
@@ -76,13 +75,6 @@ def numbers_of_states_are_read(case: Case) -> Iterator[str]:
                 f"{key}.{number}={given[number]} has no effect with {key}.{other}={given[other]}; "
                 f"set {key}.{other}={value}, or {key}.{number}={usual[number]}"
             )
-    unread = "upper_logp" not in case.algorithm.needs
-    if unread and "beta" in given and given["beta"] != usual["beta"]:
-        yield (
-            f"algorithm.likelihood.beta={given['beta']} is of the upper bound and has no effect "
-            f"with algorithm/loss={name_of(case.loss)}; set algorithm.likelihood.beta="
-            f"{usual['beta']}"
-        )
 
 
 def given_answers_have_no_path(case: Case) -> Iterator[str]:

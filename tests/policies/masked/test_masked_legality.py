@@ -19,7 +19,6 @@ REFUSED = {
     "algorithm=espo algorithm.likelihood.levels=gauss": "set algorithm.likelihood.masks=counted",
     "algorithm=spg algorithm.likelihood.weighted=false": "set algorithm.likelihood.masks=coupled",
     "algorithm=espo algorithm.likelihood.least=0.1": "set algorithm.likelihood.masks=independent",
-    "algorithm=espo algorithm.likelihood.beta=3": "no effect with algorithm/loss=gspo; set .*=1.5",
     "algorithm=espo algorithm.likelihood.least=0": "must be above 0",
     "algorithm=coupled_grpo algorithm.likelihood.high=1": "must be above 0, and below 1",
     "algorithm=grpo algorithm.likelihood.trailing=hidden": "expected 'counted' or 'shown'",
