@@ -154,6 +154,14 @@ def test_a_text_has_the_type_that_the_tool_asks_for_or_stays_one():
     assert call == ("search", {"words": "12", "limit": "three", "deep": True, "unknown": "7"})
 
 
+@pytest.mark.parametrize("text", [r'["\ud83d"]', r'[{"\udc00": 1}]'])
+def test_a_text_that_spells_half_of_a_surrogate_pair_stays_one(text):
+    """No tokenizer accepts that character in the answer of a tool."""
+    takes = {"ask": {"properties": {"names": {"type": "array"}}}}
+    (call,) = format_of(glm).calls_in(glm(("ask", {"names": text})), takes)
+    assert call == ("ask", {"names": text})
+
+
 def test_a_pattern_may_name_a_name_and_its_arguments():
     form = given_format(r"call:(?P<name>\w+)(?P<arguments>\{.*?\});", None, {})
     assert [*form.calls_in('call:ls{};call:search{"limit": 3};', {})] == [

@@ -13,7 +13,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from tandem.environments.tool_calls import Call, Refused, fits, read_calls, read_json
+from tandem.environments.tool_calls import (
+    Call,
+    Refused,
+    fits,
+    is_unicode,
+    read_calls,
+    read_json,
+)
 
 # The format of Qwen and Hermes: a name and arguments in JSON. Its time is linear in the length of a
 # move, as a policy that repeats one token until its limit needs.
@@ -125,7 +132,7 @@ def read_text(text: str, schema: Mapping) -> object:
         return text
     for spelt in (text, text.lower()):
         with suppress(Refused):
-            if fits(value := read_json(spelt, "value"), schema):
+            if fits(value := read_json(spelt, "value"), schema) and is_unicode(value):
                 return value
     return text
 
