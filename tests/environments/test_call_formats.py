@@ -154,6 +154,15 @@ def test_a_text_has_the_type_that_the_tool_asks_for_or_stays_one():
     assert call == ("search", {"words": "12", "limit": "three", "deep": True, "unknown": "7"})
 
 
+def test_schemas_of_a_program_may_be_true_or_leave_out_the_properties():
+    """As pydantic writes those of a mapping of anything."""
+    anything = {"type": "object", "additionalProperties": True}
+    takes = {"ask": {"properties": {"where": anything, "why": True}}, "ls": {"properties": None}}
+    said = glm(("ask", {"where": '{"a": null}', "why": "7"}), ("ls", {"all": "7"}))
+    asked = ("ask", {"where": {"a": None}, "why": "7"})
+    assert [*format_of(glm).calls_in(said, takes)] == [asked, ("ls", {"all": "7"})]
+
+
 @pytest.mark.parametrize("text", [r'["\ud83d"]', r'[{"\udc00": 1}]'])
 def test_a_text_that_spells_half_of_a_surrogate_pair_stays_one(text):
     """No tokenizer accepts that character in the answer of a tool."""

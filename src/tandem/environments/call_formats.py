@@ -122,7 +122,7 @@ def given_format(calls: str | None, begun: str | None, tools: Mapping[str, Calla
 
 def read_texts(texts: Mapping[str, str], schema: Mapping) -> dict[str, object]:
     """Arguments from their texts, of the types that the tool asks for where they can be."""
-    kinds = schema.get("properties", {})
+    kinds = schema.get("properties") or {}
     return {name: read_text(text, kinds.get(name, {})) for name, text in texts.items()}
 
 

@@ -121,8 +121,10 @@ def check_arguments(name: str, arguments: Mapping[str, Any], schema: Mapping) ->
             )
 
 
-def fits(value: Any, schema: Mapping) -> bool:
+def fits(value: Any, schema: Mapping | bool) -> bool:
     """Whether a value is of a schema, as transformers makes them of type hints."""
+    if isinstance(schema, bool):  # as in JSON Schema: anything, or nothing
+        return schema
     if value is None and schema.get("nullable"):
         return True
     if "anyOf" in schema:
