@@ -185,7 +185,9 @@ def test_the_trained_weights_are_held_aside_while_a_snapshot_is_in_their_place(f
     few = ["algorithm=nft", "max_tokens_per_microbatch=1", "model.row_budget=1"]
     cfg = compose([*words_of("tiny_flow", folders), *few])
     policy, request = build(cfg.model), build(cfg.algorithm).request(build(cfg.rollout))
-    parts = {p.name: p for p in footprint(policy, request, work_of(cfg, check(cfg), 1))}
+    work = work_of(cfg, check(cfg), 1)
+    sharded = {p.name: p for p in footprint(policy, request, replace(work, ranks=2))}
+    parts = {p.name: p for p in footprint(policy, request, work)}
     policy.load(request)
     policy.model.snapshots.follow("update")  # the live weights may now differ from `old`
     asked = [Prompt(id=0, source="t", text="a red square")]
@@ -199,6 +201,7 @@ def test_the_trained_weights_are_held_aside_while_a_snapshot_is_in_their_place(f
     assert (parts["aside"].size, parts["aside"].phase) == (learnt, "sampling")
     assert parts["activations"].says.startswith("1 points of a snapshot")
     assert parts["activations"].size == pytest.approx(most_allocated(step), rel=SHARE)
+    assert parts["activations"].size - sharded["activations"].size == learnt / 2  # of one rank
 
 
 def test_the_means_that_a_kl_to_the_sampler_reads_are_counted(folders):

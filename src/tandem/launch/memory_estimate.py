@@ -113,7 +113,7 @@ def work_of(cfg: DictConfig, settings: Settings, ranks: int) -> Workload:
         rows=settings.micro_batch_size,
         narrow=settings.trainer.is_mixed,
         state=lambda dtype: state_of(make, dtype),
-        shards=settings.trainer.strategy == "fsdp2" and ranks > 1,
+        ranks=ranks if settings.trainer.strategy == "fsdp2" else 1,
     )
 
 

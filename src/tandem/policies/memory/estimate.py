@@ -41,7 +41,12 @@ class Workload:
     narrow: bool  # autocast computes in bfloat16
     state: Callable[[torch.dtype], float]  # bytes of optimiser state per weight
     prompts: int = 1  # of an iteration
-    shards: bool = False  # whether weights are sharded over several ranks
+    ranks: int = 1  # that weights are sharded over
+
+    @property
+    def shards(self) -> bool:
+        """Whether weights are sharded over several ranks."""
+        return self.ranks > 1
 
 
 def of_weights(outline: Outline, work: Workload) -> list[Part]:

@@ -169,7 +169,7 @@ def of_update(outline: FlowOutline, work: Workload) -> list[Part]:
     """One forward and backward pass; further ones of a micro-batch follow one by one."""
     again = outline.numerics.gradient_checkpointing
     scale, points = points_of(outline, work)
-    casts, aside = of_casts(outline), size_of(replaced_weights(outline))
+    casts, aside = of_casts(outline), size_of(replaced_weights(outline)) / work.ranks
     if work.narrow:
         outline.narrow()
     size = outline.peak_of_training(points, scale=scale)
