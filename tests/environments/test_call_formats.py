@@ -127,6 +127,7 @@ def test_a_call_that_is_all_of_a_move_begins_like_the_probe():
         assert [*form.calls_in(answer, {})] == []
     (wrong,) = form.calls_in('{"name": "ls", "parameters": {', {})
     assert str(wrong) == "the call is not JSON"
+    assert form.remove(f"<think>So.</think>\n{llama(SEARCH)}") == "<think>So.</think>"
 
 
 @pytest.mark.parametrize("write", WRITERS)

@@ -169,7 +169,8 @@ def find_json(one: str) -> CallFormat | None:
         return format_between(begin, "(?P<call>{})", one[end:].strip())
     tokens = re.findall(r"\w+|[^\w\s]", written.partition(NAME)[0])
     opening = r"\s*".join(map(re.escape, tokens))
-    return CallFormat(pattern=re.compile(rf"\A\s*(?P<call>{opening}.*)\Z", re.DOTALL), begun=None)
+    pattern = rf"(?:\A|(?<=</think>))\s*(?P<call>{opening}.*)\Z"  # may follow thoughts
+    return CallFormat(pattern=re.compile(pattern, re.DOTALL), begun=None)
 
 
 def find_named_json(two: str) -> CallFormat | None:
