@@ -9,12 +9,14 @@ from typing import Literal
 
 import pytest
 from PIL import Image
+from PIL.TiffImagePlugin import IFDRational
 
 from tandem.config import ConfigError, check
 from tandem.config.building import build
 from tandem.config.composition import compose
 from tandem.environments import Environment, Move, Play, Said
 from tandem.environments.call_formats import CALL
+from tandem.environments.tool_results import result_of
 from tandem.environments.tools import KeyValueStore, Tools, calculator
 from tandem.types import Prompt
 
@@ -277,6 +279,8 @@ def test_a_text_about_an_image_stays_as_it_is_where_tools_return_no_picture():
         return "an <image> tag"
 
     assert contents(play_with(read, call("read", page=1)).said) == ["an <image> tag"]
+    aperture = IFDRational(5, 2)  # of PIL, and no picture
+    assert result_of("exif", [aperture], shows=False).text == str([aperture])
 
 
 def search(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -110,7 +111,8 @@ def holds_pictures(value: object) -> bool:
 
 
 def _is_pil(value: object) -> bool:
-    return type(value).__module__.startswith("PIL.")
+    library = sys.modules.get("PIL.Image")  # who has a picture of it has imported it
+    return library is not None and isinstance(value, library.Image)
 
 
 def _find(name: str, folder: Path) -> Picture:
