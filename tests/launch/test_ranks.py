@@ -132,11 +132,16 @@ def test_torchrun_starts_the_ranks_of_a_run():
     join_ranks(TWO, evaluates=True)  # one process, whatever trained it
 
 
-def test_the_only_pod_of_a_job_starts_its_own_ranks():
+def test_the_only_pod_of_a_job_starts_its_own_ranks(monkeypatch):
     os.environ.update(RANK="0", WORLD_SIZE="1")  # as set by a cluster that counts machines
     join_ranks(TWO)
     (environment,) = environment_of(TWO)
     assert isinstance(environment, LightningEnvironment)
+    os.environ.update(LOCAL_RANK="1", NODE_RANK="0", WORLD_SIZE="2")  # by Lightning, for the second
+    join_ranks(TWO)
+    job = OmegaConf.create({"hydra": {"runtime": {"output_dir": "runs/clock"}}})
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", job)
+    check_run_dir(TWO, Path("runs/clock"), ())
 
 
 SHARED = r"^run_dir: each of the {} processes .*run_dir=runs/NAME"

@@ -30,6 +30,8 @@ def join_ranks(devices: Devices, *, evaluates: bool = False) -> None:
     if tasks := tasks_of_srun(devices):
         number_tasks(devices, tasks)
     if not {*os.environ} >= PLACED:
+        if os.environ.get("WORLD_SIZE") == "1":  # machine: the ranks that it starts inherit RANK
+            os.environ.pop("RANK", None)
         return
     together = int(os.environ["WORLD_SIZE"])
     if together > 1 and evaluates:
