@@ -280,6 +280,7 @@ def test_the_rules_of_ranks_hold_for_as_many_as_are_found(monkeypatch):
     check_here("trainer.accelerator=cpu")
     with pytest.raises(ConfigError, match=r"^trainer\.devices=auto is 1 here: .*fsdp2 shards"):
         check_here("trainer=fsdp2", "trainer.accelerator=cpu")
+    check_here("trainer=fsdp2", "trainer.accelerator=cpu", "evaluate=true")  # one process
     alone = ("trainer=ddp", "prompts_per_step=1", "num_minibatches=1")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     check_here(*alone)

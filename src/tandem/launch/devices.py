@@ -109,7 +109,7 @@ def check_devices(cfg: DictConfig, settings: Settings) -> None:
         _refuse_numbers(devices.devices, there or _has_mps(devices), given)
     if there and asked > there:
         raise ConfigError(f"{given}: this machine has {there}; set it to {there} or less, or auto")
-    if devices.ranks is None:
+    if devices.ranks is None and not settings.evaluate:  # which is one process
         try:
             check(OmegaConf.merge(cfg, {"trainer": {"devices": asked}}))
         except ConfigError as error:
