@@ -500,6 +500,13 @@ def test_what_a_module_registers_that_a_plugin_imports_can_be_chosen_and_nothing
         sys.modules.pop("own_losses")
 
 
+def test_a_private_function_of_a_plugin_is_no_target(written):
+    written(SPLIT.replace("doubled", "_doubled"))
+    said = r"shape: own_plugin\._doubled is not among the targets that a configuration may name$"
+    with pytest.raises(ConfigError, match=said):
+        check(compose(["plugins=[own_plugin]", "warm_start=null", "algorithm/loss=shaped"]))
+
+
 def test_an_installed_module_that_registers_parts_is_a_plugin(written, monkeypatch):
     path = written(FOREIGN, "site-packages/own_plugin.py")
     monkeypatch.syspath_prepend(str(path.parent))

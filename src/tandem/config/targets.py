@@ -97,9 +97,10 @@ def _as_adapted(found: Callable, path: str, where: str) -> Callable:
 
 def _refuse(path: str, where: str) -> NoReturn:
     """Raise for a name that may not be called; the module of a user's parts can be a plugin."""
-    module = str(path).rpartition(".")[0]
+    module, _, name = str(path).rpartition(".")
     own = any(one.__module__ == module and is_foreign(one) for one in REGISTERED.values())
-    advice = f"; add {module} to plugins=[...]" if own else ""
+    helps = own and not name.startswith("_") and not _is_home(module)
+    advice = f"; add {module} to plugins=[...]" if helps else ""
     said = f"{where}: {path} is not among the targets that a configuration may name"
     raise ConfigError(said + advice)
 
