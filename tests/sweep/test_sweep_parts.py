@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from compare.written_runs import write_run, write_sweep
@@ -29,7 +30,13 @@ from tandem.sweep import gpus, status
 from tandem.sweep.exit_reason import last_line, reason_of
 from tandem.sweep.job import Launch, Task, wait_and_report
 from tandem.sweep.job import make_environment as environment_of_run
-from tandem.sweep.launch import conclude, launch, list_hydra_overrides, make_environment
+from tandem.sweep.launch import (
+    conclude,
+    launch,
+    list_hydra_overrides,
+    listen_for_stop,
+    make_environment,
+)
 from tandem.sweep.launch import configuration as told_of
 from tandem.sweep.status import SweepPlan
 from tandem.sweep.swept_values import find_one_that_runs
@@ -563,3 +570,20 @@ def test_a_combination_is_composed_once(monkeypatch):
     )
     find_one_that_runs(parse_sweep(["epochs=1,2", "seed=0,1"], multirun=True), check)
     assert len(composed) == len({*composed}) > 1
+
+
+def test_a_sweep_whose_terminal_was_closed_is_stopped_as_well(tmp_path):
+    """SIGHUP comes with it, and stderr has no reader any more."""
+    order = SimpleNamespace(stop_file=tmp_path / "stop", folder=tmp_path, id="0")
+    reader, gone = os.pipe()
+    os.close(reader)
+    stderr = os.dup(2)
+    os.dup2(gone, 2)
+    try:
+        with listen_for_stop(order):
+            signal.raise_signal(signal.SIGHUP)
+            assert order.stop_file.exists()
+    finally:
+        os.dup2(stderr, 2)
+        os.close(gone)
+        os.close(stderr)

@@ -29,7 +29,7 @@ from tandem.record import durable
 from tandem.record.latest import point_latest
 from tandem.record.room import check_place
 from tandem.record.secrets import scrub_words
-from tandem.stop import INTERRUPTED, list_heard
+from tandem.stop import INTERRUPTED, list_heard, say_at_once
 from tandem.sweep import status
 from tandem.sweep.job import LAUNCH, Launch, job, name_launch
 from tandem.sweep.status import SweepPlan
@@ -191,7 +191,7 @@ def listen_for_stop(order: Launch) -> Iterator[None]:
             raise KeyboardInterrupt
         order.stop_file.touch()
         name = signal.Signals(number).name
-        os.write(2, f"\n{name}: stopping the sweep; its runs save a checkpoint\n".encode())
+        say_at_once(f"{name}: stopping the sweep; its runs save a checkpoint")
         for pid in list_running(order):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
