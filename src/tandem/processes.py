@@ -3,6 +3,7 @@ the end of this one."""
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import signal
@@ -16,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
-from tandem.stop import INTERRUPTED, end_process, list_heard, say_at_once
+from tandem.stop import INTERRUPTED, end_process, ignore_signals, list_heard, say_at_once
 
 PROCESS, BOOT = "/proc/{pid}/stat", Path("/proc/sys/kernel/random/boot_id")
 NAMESPACE = Path("/proc/self/ns/pid")
@@ -92,6 +93,7 @@ def end_in_time() -> Iterator[None]:
     finally:
         for thread in [one for one in joined_threads if one.daemon]:
             del joined_threads[thread]  # those of executors are joined even so
+        atexit.unregister(ignore_signals)  # which would outlast the wait for children
         for number in list_heard():
             signal.signal(number, lambda *_: _end_now(code))
         threading.Thread(target=_end_late, args=(code,), daemon=True).start()

@@ -31,6 +31,7 @@ __all__ = [
     "defer_signals",
     "end_process",
     "end_when_told",
+    "ignore_signals",
     "interpreter",
     "keep_exit_code",
     "list_heard",
@@ -184,12 +185,13 @@ os.register_at_fork(after_in_child=restore_usual)
 def keep_exit_code() -> None:
     """Let signals change nothing while Python ends, once all is done, and let it end soon."""
 
-    def prepare() -> None:
-        gc.freeze()  # collecting all modules takes four fifths of the time
-        for number in list_heard():
-            signal.signal(number, signal.SIG_IGN)
+    atexit.register(gc.freeze)  # collecting all modules takes four fifths of the time
+    atexit.register(ignore_signals)
 
-    atexit.register(prepare)
+
+def ignore_signals() -> None:
+    for number in list_heard():
+        signal.signal(number, signal.SIG_IGN)
 
 
 def code_of(number: int) -> int:
