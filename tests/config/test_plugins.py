@@ -537,7 +537,8 @@ def test_a_file_beside_a_plugin_has_no_name_of_tandem_s(written, taken):
         compose(["plugins=[own_plugin]"])
     group, _, name = taken.rpartition("/")
     assert str(refused.value) == (
-        f"{path}: {group}={name} is an option of Tandem's; give the file another name"
+        f"{path}: {group}={name} is an option of Tandem's; give the file another name, or "
+        "the plugin another folder"
     )
 
 
@@ -551,7 +552,8 @@ def test_two_plugins_have_no_file_of_one_name(written):
     with pytest.raises(ConfigError) as refused:
         compose(["plugins=[own_plugin.a,own_plugin.b]"])
     assert str(refused.value) == (
-        f"{second}: schedule=mine is {first} already; give the file another name"
+        f"{second}: schedule=mine is {first} already; give the file another name, or the "
+        "plugin another folder"
     )
 
 

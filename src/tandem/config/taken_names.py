@@ -39,4 +39,4 @@ def refuse_taken_files(folders: Iterable[Path]) -> None:
 
 
 def _conflict(file: Path, said: str) -> ConfigError:
-    return ConfigError(f"{file}: {said}; give the file another name")
+    return ConfigError(f"{file}: {said}; give the file another name, or the plugin another folder")
