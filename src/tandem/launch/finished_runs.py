@@ -54,9 +54,9 @@ def refuse_untyped_model(cfg: DictConfig) -> None:
     """Refuse weights of another model in the default one, whose numbers are made for its size."""
     typed = {part.key_or_group: part.input_line for part in parse(cfg.overrides)}
     chosen = cfg.choices.model
-    if "model" in typed:
+    if "model" in typed or "build" not in cfg.model:  # or an experiment chose another
         return
-    if "model.path" in typed and "build" in cfg.model:
+    if "model.path" in typed:
         raise ConfigError(
             f"{typed['model.path']}: without model= these weights would be trained with the "
             f"numbers of the embedded {chosen}; add model=hf, or model={chosen}"
