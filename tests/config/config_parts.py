@@ -5,7 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+
+from tandem.contracts import regular_expression
 
 if TYPE_CHECKING:
     from nowhere import Unknown
@@ -54,6 +56,7 @@ def everything(
     words: tuple[str, ...] = (),
     table: Mapping[str, int] | None = None,
     folder: Path | None = None,
+    pattern: Annotated[str, regular_expression] | None = None,
     size: Size | None = None,
     square: Square | None = None,
     shape: "Shape | None" = None,

@@ -29,6 +29,7 @@ FITTING = {
     "words": [(["a", "b"], ("a", "b"))],
     "table": [({"a": 1}, {"a": 1})],
     "folder": [("runs/x", Path("runs/x"))],
+    "pattern": [(None, None), ("a+", "a+")],
     "size": [
         ({"rows": 3}, parts.Size(rows=3)),
         (node("Size", rows=3, columns=2), parts.Size(rows=3, columns=2)),
@@ -60,6 +61,7 @@ REFUSED = {
     "words": ["ab", [1]],
     "table": [[1], {"a": "1"}, {1: 1}],
     "folder": [3, ["runs"]],
+    "pattern": ["[a", 3],
     "size": [3, {"columns": 1}, {"rows": 1, "cols": 2}, {"rows": "1"}, node("Square")],
     "square": [node("a_size"), node("Size", rows=1), {"side": 1.0}, 1.0],
     "call": [node("a_size"), node("Square"), "weigh", 1, {"by": 1}],

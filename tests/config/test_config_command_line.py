@@ -298,6 +298,11 @@ def test_help_of_a_key_says_what_it_means_who_set_it_and_who_reads_it():
             "meaning     iterations in a row with nothing to learn, after which the run ends",
         ),
         ("guards.no_signal", "on resume   may change"),
+        (
+            "reward.format.function.pattern reward=format",
+            "takes       str, must be a regular expression",
+        ),
+        ("algorithm.loss.between algorithm=clip_cov", "takes       [float, float], must rise"),
         ("seed seed=3", "set by      the command line: 3"),
         ("seed", "on resume   keeps its value"),
         ("group_size", "set by      conf/recipe/tiny_lm/grpo.yaml: 8"),

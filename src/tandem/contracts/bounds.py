@@ -68,17 +68,23 @@ class Rising:
     def violation(self, value: object) -> str | None:
         return None if value is None or value[0] < value[1] else self.said
 
+    def __str__(self) -> str:
+        return "rise"
+
 
 @dataclass(frozen=True, slots=True)
 class RegularExpression:
-    """A pattern that compiles."""
+    """A pattern that compiles. Other values than texts are not checked."""
 
     def violation(self, value: object) -> str | None:
         try:
-            re.compile(value)
+            re.compile(value if isinstance(value, str) else "")
         except re.error as error:
             return f"is no regular expression: {error}"
         return None
+
+    def __str__(self) -> str:
+        return "be a regular expression"
 
 
 @dataclass(frozen=True, slots=True)
