@@ -180,6 +180,15 @@ def test_missing_rewards_stop_the_run_with_their_reasons(tmp_path):
         Loop(folder=tmp_path, rewards=ShareOfThrees(float("nan"))).go()
 
 
+def test_samples_are_counted_as_scored_whatever_scores_a_strategy_makes_of_theirs(tmp_path):
+    def halved(source, prompts):
+        rollout, scores = on_policy(source, prompts)
+        return rollout, Scores(total=scores.total / 2, parts={}, scored=scores.scored)
+
+    loop = Loop(folder=tmp_path, algorithm=replace(GRPO, sampling_strategy=halved)).go(1)
+    assert loop.report["reward/missing"] == 0
+
+
 def test_iterations_without_signal_stop_the_run_with_advice(tmp_path):
     loop = Loop(folder=tmp_path, rewards=ShareOfThrees(0.0), guards=Guards(no_signal=2)).go()
     with pytest.raises(Stop, match="raise group_size"):

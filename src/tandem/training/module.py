@@ -75,7 +75,7 @@ class PostTraining(LightningHooks):
     def training_step(self, prompts: Sequence[Prompt], batch_idx: int) -> None:
         self.start_of_iteration()
         rollout, scores = self.algorithm.sampling_strategy(self.source, slots_of_this_rank(prompts))
-        if scores.all_parts:  # not of demonstrations
+        if self.source.taken[0][1].all_parts:  # not of demonstrations
             self.check_rewards()
         self.fresh = is_fresh(rollout)
         if not self.fresh and not self.algorithm.corrects:
