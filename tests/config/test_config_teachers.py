@@ -98,7 +98,7 @@ LINES = {
         "algorithm.teachers.dtype=auto: no teacher is loaded from a folder; set it to null"
     ),
     f"algorithm=minillm {RUN} algorithm.loss.coef=-1": (
-        "algorithm.loss.coef=-1.0: must be positive"
+        "algorithm.loss.coef=-1.0: must not be negative"
     ),
     "algorithm=sdpo trainer=fsdp2": (
         "algorithm.teachers: the policy teaches itself by a copy of its weights, which "
@@ -127,6 +127,10 @@ def test_whoever_learns_from_a_teacher_alone_is_not_stopped_by_groups_that_tie()
     for name in ("opd", "gkd"):
         cfg = compose(shlex.split(f"algorithm={name} {RUN}"))
         assert not build(cfg.algorithm).learns_from_scores
+
+
+def test_a_sweep_may_leave_the_divergence_beside_a_loss_out():
+    check(compose(shlex.split(f"algorithm=minillm {RUN} algorithm.loss.coef=0")))
 
 
 @pytest.mark.parametrize("strategy", ["offline", "mixed"])

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from tandem.contracts import Facts, positive, register_policy_loss
+from tandem.contracts import Facts, at_least, positive, register_policy_loss
 from tandem.losses.policy import ratio_of
 from tandem.losses.wrappers import LossWrapper
 from tandem.metrics import Metric, own_metrics
@@ -87,7 +87,7 @@ class WithDivergence(LossWrapper):
 
     says: ClassVar[str] = "with_divergence"
 
-    coef: Annotated[float, positive] = 1.0  # factor of the divergence
+    coef: Annotated[float, at_least(0)] = 1.0  # factor of the divergence
 
     def own_facts(self, declared: Facts) -> Facts:
         return replace(super().own_facts(declared), zero_at_zero_advantage=False)
