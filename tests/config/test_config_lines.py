@@ -712,6 +712,10 @@ def test_the_environment_stays_out_of_the_record(spelling, monkeypatch):
         "~recipe algorithm/loss=opsm",
         "algorithm=luspo",
         "~recipe algorithm=nll algorithm/advantage=given epochs=4",
+        "~recipe algorithm=nll algorithm/advantage=combined epochs=4 "
+        "~algorithm.advantage.shares.group ~algorithm.advantage.shares.batch "
+        "+algorithm.advantage.shares.own={of:{_target_:tandem.advantages.group.given,"
+        "_partial_:true}}",
         "epochs=2",
         "resume=null",
         "model.lora={r:8,alpha:16}",

@@ -74,7 +74,7 @@ def old_samples_have_a_ratio(case: Case) -> Iterator[str]:
     loss = case.loss_that(lambda facts: facts.on_fresh_samples)
     if loss is None or case.updates == 1 or not case.samples:
         return
-    if facts_of(case.algorithm.advantage).of_likelihood:
+    if all(facts_of(own).of_likelihood for own in case.estimators.values()):
         return
     if case.old_policy == "current" and case.corrects:
         return
