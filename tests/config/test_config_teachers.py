@@ -129,6 +129,12 @@ def test_whoever_learns_from_a_teacher_alone_is_not_stopped_by_groups_that_tie()
         assert not build(cfg.algorithm).learns_from_scores
 
 
+def test_a_share_of_zero_is_not_judged():
+    """One advantage per step beside one ratio per sample, and a teacher that is not there."""
+    line = "algorithm=gspo algorithm/advantage=task_and_teacher ~recipe"
+    check(compose(shlex.split(f"{line} algorithm.advantage.shares.teacher.coef=0")))
+
+
 def test_a_sweep_may_leave_the_divergence_beside_a_loss_out():
     check(compose(shlex.split(f"algorithm=minillm {RUN} algorithm.loss.coef=0")))
 

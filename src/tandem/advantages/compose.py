@@ -80,7 +80,8 @@ class Combined(Wrapper):
         return replace(declared, reads=frozenset().union(*reads))
 
     def components(self) -> dict[str, Estimator]:
-        return {f"shares.{name}.of": share.of for name, share in self.shares.items()}
+        live = {name: share for name, share in self.shares.items() if not share.is_off}
+        return {f"shares.{name}.of": share.of for name, share in (live or self.shares).items()}
 
     def __call__(self, scores: Scores, rollout: Rollout) -> Tensor:
         zero = torch.zeros_like(rollout.mask, dtype=scores.total.dtype)
