@@ -185,6 +185,15 @@ def teacher_metrics(batch: CoupledBatch) -> dict[str, Metric]:
     return metrics
 
 
+def has_signal(report: Mapping[str, float], by_scores: bool, *, skips: bool) -> bool:
+    """Whether there was something to learn from: an advantage or, unless it learns `by_scores`, a
+    sample with a teacher. `skips`: rows without an advantage are left out, and of them alone
+    `actor/taught` is not measured."""
+    if by_scores or (skips and "actor/taught" not in report):
+        return bool(report.get("actor/adv_mean") or report.get("actor/adv_std"))
+    return bool(report.get("actor/taught", True))
+
+
 def mismatch_metrics(batch: CoupledBatch) -> dict[str, Metric]:
     """The mismatch of sampler and trainer log-probabilities for the same weights, which are those
     of the first update alone if none were recomputed before it."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tandem import distributed, rng
 from tandem.algorithm.algorithm import Algorithm
+from tandem.algorithm.coupled import has_signal
 from tandem.algorithm.objective import Objective, Outcome
 from tandem.contracts.outputs import join_metrics
 from tandem.experience import Experience, even_parts, split_groups
@@ -235,9 +236,8 @@ class PostTraining(LightningHooks):
         if scores.judges:
             failed = torch.tensor(warn_of_judges(failures(self.rewards.pop_faults(judges=True))))
             self.report["reward/judge_faults"] = distributed.all_sum(failed).item()
-        top, by_scores, seen = self.rewards.full, self.algorithm.learns_from_scores, self.report
-        signs = ("adv_mean", "adv_std") if by_scores else ("taught",)
-        flat = not any(seen.get(f"actor/{sign}", not by_scores) for sign in signs)
+        top, seen, by_scores = self.rewards.full, self.report, self.algorithm.learns_from_scores
+        flat = not has_signal(seen, by_scores, skips=self.objective.zero_at_zero_advantage)
         self.flat_iterations = self.flat_iterations + 1 if flat else 0
         best = [seen.get(f"reward/{n}/mean", 0) >= top.get(n, torch.inf) for n in scores.parts]
         alike = not any(seen.get(f"reward/{n}/std", 0) for n in scores.parts)
