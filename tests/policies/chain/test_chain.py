@@ -74,6 +74,13 @@ def test_a_picture_is_that_of_its_text_and_not_of_the_question():
     assert {one.text for one in policy.picture.library.recent} == {p.text for p in painted.prompts}
 
 
+def test_each_segment_has_its_columns_of_the_mask_before_truncation_was_handled():
+    rollout = sample_rows(small())
+    parts = part(replace(rollout, sampled=rollout.mask, mask=rollout.mask & False))
+    before = part(rollout)
+    assert all(torch.equal(parts[name].sampled, before[name].mask) for name in before)
+
+
 def count_encodings(policy, monkeypatch):
     """The numbers of texts for which the encoders are loaded, from now on."""
     adapter, loads = policy.picture.adapter, []

@@ -156,7 +156,7 @@ def part(rollout: Rollout) -> Mapping[str, Rollout]:
     columns = {TEXT: slice(steps, None), PICTURE: slice(0, steps)}
     found = {}
     for name, given in own.items():
-        fields = ("mask", "version_gap", *OF_COLUMNS)
+        fields = ("mask", "sampled", "version_gap", *OF_COLUMNS)
         known = {one: getattr(rollout, one) for one in fields}
         cut = {one: x[:, columns[name]] for one, x in known.items() if x is not None}
         missing = {one: None for one, x in known.items() if x is None}
