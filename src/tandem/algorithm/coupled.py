@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from tandem.algorithm.objective import KL, POLICY, Objective, Term, add_metrics
+from tandem.algorithm.objective import KL, POLICY, Objective, Term
 from tandem.contracts import declare, facts_of
 from tandem.contracts.outputs import OLD_POLICY
 from tandem.experience import Experience, statistics_of
@@ -124,11 +124,7 @@ class Coupled(Objective):
             metrics |= mismatch_metrics(batch_of_trainer)
             if rows.rollout.version_gap is not None:
                 metrics |= fresh_mismatch(batch_of_trainer)
-        for name in self.corrected:
-            metrics |= importance.effect(batch, self.terms[name].correction(batch))
-            if (measure := self.metrics_of_corrections[name]) is not None:
-                add_metrics(metrics, measure, batch, part=self.terms[name].correction)
-        return self.measure_losses(metrics, self.by_term(batch), rows)
+        return self.measure_parts(metrics, self.by_term(batch), rows)
 
 
 def policy_metrics(batch: CoupledBatch, *, of_parts: bool = False) -> dict[str, Metric]:

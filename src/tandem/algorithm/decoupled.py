@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tandem.algorithm.coupled import policy_metrics
-from tandem.algorithm.objective import KL, POLICY, Objective, Term, add_metrics
+from tandem.algorithm.objective import KL, POLICY, Objective, Term
 from tandem.contracts import facts_of
 from tandem.contracts.inner_parts import ask_inner
 from tandem.contracts.outputs import OLD_POLICY
@@ -80,12 +80,7 @@ class Decoupled(Objective):
         metrics["actor/velocity_error"] = masked_mean(energy(record.error), record.mask)
         if not self.facts[POLICY].on_errors:
             metrics |= policy_metrics(seen[POLICY])
-        for name in self.corrected:
-            correction = self.terms[name].correction
-            metrics |= importance.effect(seen[name], correction(seen[name]))
-            if (measure := self.metrics_of_corrections[name]) is not None:
-                add_metrics(metrics, measure, seen[name], part=correction)
-        return self.measure_losses(metrics, seen, rows)
+        return self.measure_parts(metrics, seen, rows)
 
 
 def keep_inside(rows: Experience, said: Mapping[str, object]) -> dict[str, object]:

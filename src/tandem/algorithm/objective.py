@@ -107,11 +107,16 @@ class Objective(ABC):
         """Metrics of a record, without gradient. Its mask has the steps that count in some term; an
         idle micro-batch has none, so it adds nothing."""
 
-    def measure_losses(
+    def measure_parts(
         self, metrics: dict[str, Metric], records: Mapping[str, Record], rows: Experience
     ) -> dict[str, Metric]:
-        """Add what the losses measure on the records of their terms. Of two terms with the same
-        loss, the second adds its own name to the metrics."""
+        """Add what corrections and losses measure on the records of their terms. Of two terms with
+        the same loss, the second adds its own name to the metrics."""
+        for name in self.corrected:
+            correction, record = self.terms[name].correction, records[name]
+            metrics |= importance.effect(record, correction(record))
+            if (measure := self.metrics_of_corrections[name]) is not None:
+                add_metrics(metrics, measure, record, part=correction)
         asked: list[Callable] = []
         for name, record in records.items():
             if (measure := self.metrics[name]) is not None:
@@ -220,11 +225,8 @@ def add_metrics(
     part: Callable,
     suffix: str = "",
 ) -> None:
-    """Add what a part measures on these records, with a suffix to its names.
-
-    Raises WrongOutput for anything else than records of `tandem.metrics` with scalars, and for
-    names that `refuse_name` refuses.
-    """
+    """Add what a part measures on these records, with a suffix to its names. Raises WrongOutput
+    as `refuse_name`, and for anything else than records of `tandem.metrics` with scalars."""
     found = measure(*records)
     if not isinstance(found, Mapping):
         raise wrong_value(measure, found, "a dict of names to records of tandem.metrics")
@@ -234,9 +236,8 @@ def add_metrics(
             raise wrong_value(measure, value, want)
         refuse_name(f"{name}{suffix}", part, metrics)
         if (fault := find_wider(value)) is not None:
-            place = f"{callable_name(part)} at {place_of(part)}"
-            advice = "give it scalars, such as x.sum() or x.max()"
-            raise WrongOutput(f"{place} measures {name!r} as {fault}; {advice}")
+            said = f"{callable_name(part)} at {place_of(part)} measures {name!r} as {fault}; "
+            raise WrongOutput(said + "give it scalars, such as x.sum() or x.max()")
         metrics[f"{name}{suffix}"] = value
 
 
